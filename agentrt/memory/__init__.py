@@ -1,6 +1,19 @@
-"""Memories: the messages that a custom agent keeps."""
+"""Memories: the messages of a conversation, and what outlives conversations."""
 
 from agentrt.memory.base import MemoryBase
+from agentrt.memory.extractor import FactChanges, FactExtractor, ModelExtractor
 from agentrt.memory.in_memory import InMemoryMemory
+from agentrt.memory.long_term import LongTermMemory, LongTermMemoryBase, RetrievedText
+from agentrt.memory.sqlite import SQLiteMemory
 
-__all__ = ["InMemoryMemory", "MemoryBase"]
+__all__ = [
+    "FactChanges",
+    "FactExtractor",
+    "InMemoryMemory",
+    "LongTermMemory",
+    "LongTermMemoryBase",
+    "MemoryBase",
+    "ModelExtractor",
+    "RetrievedText",
+    "SQLiteMemory",
+]

@@ -4,7 +4,7 @@ from agentrt.message import Msg
 from agentrt.module import StateModule
 from agentrt.text import type_with_article
 
-__all__ = ["MemoryBase"]
+__all__ = ["MemoryBase", "require_summary"]
 
 
 class MemoryBase(StateModule):
@@ -16,7 +16,11 @@ class MemoryBase(StateModule):
     def __init__(self) -> None:
         super().__init__()
         self._compressed_summary = ""
-        self.register_state("_compressed_summary", custom_from_json=_require_summary)
+        self.register_state("_compressed_summary", custom_from_json=require_summary)
+
+    async def read_revision(self) -> int | None:
+        """Return `revision`, from where the messages are."""
+        return self.revision
 
     async def add(
         self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
@@ -61,10 +65,11 @@ class MemoryBase(StateModule):
 
     async def update_compressed_summary(self, summary: str) -> None:
         """Keep this summary in place of the one before."""
-        self._compressed_summary = _require_summary(summary)
+        self._compressed_summary = require_summary(summary)
 
 
-def _require_summary(summary: object) -> str:
+def require_summary(summary: object) -> str:
+    """Return the summary; raises `TypeError` for what is not one."""
     if isinstance(summary, str):
         return summary
     raise TypeError(f"a memory's summary must be a str, not {type_with_article(summary)}")

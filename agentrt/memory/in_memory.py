@@ -1,23 +1,20 @@
 """A memory in this process."""
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import Any
 
-from pydantic_core import ValidationError
-
-from agentrt.errors import SessionCorrupt, SessionUnserializable
+from agentrt.errors import SessionCorrupt
 from agentrt.keywords import suggest_keywords
+from agentrt.memory.arguments import check_marks, messages_to_add, strings_of
 from agentrt.memory.base import MemoryBase
-from agentrt.message import Msg, message_adapter, message_serializer
+from agentrt.memory.stored_message import MarkedMessage, marked_message_from_json, message_to_json
+from agentrt.message import Msg
 from agentrt.representation import never_raises
 from agentrt.text import type_with_article
 from agentrt.types import JSONObject
 
 __all__ = ["InMemoryMemory"]
 
-_MarkedMessage = tuple[Msg, list[str]]
-_Index = tuple[list[_MarkedMessage], int, set[str]]
+_Index = tuple[list[MarkedMessage], int, set[str]]
 
 
 @suggest_keywords()
@@ -26,7 +23,7 @@ class InMemoryMemory(MemoryBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.content: list[_MarkedMessage] = []
+        self.content: list[MarkedMessage] = []
         self.revision: int = 0
         # The list, its length and its ids when `add` left it: still right as long as the first two are the same.
         self._index: _Index = (self.content, 0, set())
@@ -47,11 +44,8 @@ class InMemoryMemory(MemoryBase):
         self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
     ) -> None:
         """Add messages, each with these marks; unless `allow_duplicates`, those whose id is known are left out."""
-        new_marks = _list_of_str("marks", marks)
-        messages = [] if memories is None else [memories] if isinstance(memories, Msg) else _list_of_items(memories)
-        for msg in messages:
-            if not isinstance(msg, Msg):
-                raise TypeError(f"a memory takes a Msg, a list of them or None, not {type_with_article(msg)}")
+        new_marks = strings_of("marks", marks)
+        messages = messages_to_add(memories)
         content, known = self.content, self._ids()
         for msg in messages:
             if allow_duplicates or msg.id not in known:
@@ -62,12 +56,12 @@ class InMemoryMemory(MemoryBase):
 
     async def delete(self, msg_ids: list[str]) -> int:
         """Remove the messages with these ids, and return how many there were."""
-        ids = set(_list_of_str("msg_ids", msg_ids))
+        ids = set(strings_of("msg_ids", msg_ids))
         return self._remove(lambda msg, _: msg.id in ids)
 
     async def delete_by_mark(self, mark: str | list[str]) -> int:
         """Remove the messages that have the mark, or any of them, and return how many there were."""
-        unwanted = set(_list_of_str("mark", mark))
+        unwanted = set(strings_of("mark", mark))
         return self._remove(lambda _, marks: not unwanted.isdisjoint(marks))
 
     async def size(self) -> int:
@@ -83,7 +77,7 @@ class InMemoryMemory(MemoryBase):
         self, mark: str | None = None, exclude_mark: str | None = None, prepend_summary: bool = True
     ) -> list[Msg]:
         """Return the messages, oldest first: those with `mark` and without `exclude_mark`, where these are given."""
-        _check_marks(mark=mark, exclude_mark=exclude_mark)
+        check_marks(mark=mark, exclude_mark=exclude_mark)
         messages = [
             msg.copy()
             for msg, marks in self.content
@@ -97,10 +91,10 @@ class InMemoryMemory(MemoryBase):
         self, new_mark: str | None, old_mark: str | None = None, msg_ids: list[str] | None = None
     ) -> int:
         """Put `new_mark` on messages, in place of `old_mark` where that is given, and return on how many."""
-        _check_marks(new_mark=new_mark, old_mark=old_mark)
+        check_marks(new_mark=new_mark, old_mark=old_mark)
         if new_mark is None and old_mark is None:
             raise ValueError("update_messages_mark() needs a new_mark to add, an old_mark to remove, or both")
-        ids = None if msg_ids is None else set(_list_of_str("msg_ids", msg_ids))
+        ids = None if msg_ids is None else set(strings_of("msg_ids", msg_ids))
         selected = [
             marks
             for msg, marks in self.content
@@ -114,14 +108,14 @@ class InMemoryMemory(MemoryBase):
         return len(selected)
 
     @staticmethod
-    def _content_to_json(content: Iterable[_MarkedMessage]) -> list[list[object]]:
-        return [[_message_to_json(number, msg), marks] for number, (msg, marks) in enumerate(content)]
+    def _content_to_json(content: Iterable[MarkedMessage]) -> list[list[object]]:
+        return [[message_to_json(number, msg), marks] for number, (msg, marks) in enumerate(content)]
 
     @staticmethod
-    def _content_from_json(content: object) -> list[_MarkedMessage]:
+    def _content_from_json(content: object) -> list[MarkedMessage]:
         if not isinstance(content, list):
             raise SessionCorrupt(f"a memory's content must be a list of messages, not {type_with_article(content)}")
-        return [_message_from_json(number, saved) for number, saved in enumerate(content)]
+        return [marked_message_from_json(number, saved) for number, saved in enumerate(content)]
 
     def _ids(self) -> set[str]:
         """Return the ids of the messages, without a look at each of them if nothing but `add` has changed them."""
@@ -136,50 +130,3 @@ class InMemoryMemory(MemoryBase):
         # Another list, so that the index of ids is no longer used.
         self.content = [(msg, marks) for msg, marks in self.content if not is_selected(msg, marks)]
         return before - len(self.content)
-
-
-def _message_to_json(number: int, msg: Msg) -> object:
-    # Not through JSON text, which cannot hold surrogates, though a model may well have written some. Pydantic's errors,
-    # which are ValueErrors, may quote the message: none leaves this function.
-    with suppress(ValueError):  # what it could not be loaded from is not saved
-        # A number that is not finite stays what it is, for the save to refuse, and does not become `None`.
-        fields: object = message_serializer().to_python(msg, mode="json", warnings="none")
-        message_adapter().validate_python(fields)
-        return fields
-    raise SessionUnserializable(
-        f"message {number} of a memory holds something that JSON cannot hold, or not the type that it should have, "
-        f"most likely in its metadata: keep strings, finite numbers, lists and dicts there"
-    )
-
-
-def _message_from_json(number: int, saved: object) -> _MarkedMessage:
-    fields, marks = saved, []  # how messages were saved before there were marks
-    if not isinstance(saved, dict):
-        if not (isinstance(saved, list) and len(saved) == 2 and isinstance(saved[1], list)):
-            raise SessionCorrupt(f"message {number} of a memory must be a pair of a message and a list of its marks")
-        fields, marks = saved[0], _list_of_str("marks", saved[1])
-    try:
-        return message_adapter().validate_python(fields), marks
-    except ValidationError as exc:
-        place = ".".join(map(str, exc.errors(include_input=False)[0]["loc"]))
-    # Raised here, since pydantic's error, which quotes what it refused, would become the context of this one.
-    raise SessionCorrupt(f"message {number} of a memory cannot be read: something is wrong with its {place!r:.100}")
-
-
-def _list_of_str(name: str, value: str | Iterable[str] | None) -> list[str]:
-    items = [] if value is None else [value] if isinstance(value, str) else _list_of_items(value)
-    for item in items:
-        if not isinstance(item, str):
-            raise TypeError(f"{name} must be a str or a list of them, not {type_with_article(item)}")
-    return items
-
-
-def _list_of_items(value: Any) -> list[Any]:
-    # A single value is taken for an item, which the caller then checks and refuses.
-    return list(value) if isinstance(value, Iterable) else [value]
-
-
-def _check_marks(**marks: str | None) -> None:
-    for name, mark in marks.items():
-        if mark is not None and not isinstance(mark, str):
-            raise TypeError(f"{name} must be a str or None, not {type_with_article(mark)}")

@@ -7,7 +7,6 @@ descriptors: there each name is checked for a link right before it is used, whic
 
 import errno
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from agentrt.state.file import NOFOLLOW, write_all
+from agentrt.text import lazy_pattern
 
 __all__ = ["Folder", "open_folder"]
 
@@ -30,7 +30,7 @@ _OPEN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW
 # Without O_NONBLOCK, opening a pipe would wait for its other end.
 _OPEN_FILE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | NOFOLLOW
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW
-_TEMPORARY_NAME = re.compile(r"\.[0-9a-f]{16}\.tmp")
+_TEMPORARY_NAME = lazy_pattern(r"\.[0-9a-f]{16}\.tmp")
 _PART_SIZE = 1_000_000  # bytes
 _REPARSE_POINT = 0x400  # a link or junction of Windows
 

@@ -1,9 +1,7 @@
 """What a path in a workspace may look like, on whatever platform it is used."""
 
-import re
-
 from agentrt.errors import AccessDenied
-from agentrt.text import repr_of
+from agentrt.text import lazy_pattern, repr_of
 
 __all__ = ["access_denied", "can_be_named", "is_reserved", "parts_of"]
 
@@ -11,9 +9,9 @@ _MAX_PATH = 1_024  # characters
 _MAX_PART = 240  # bytes: file systems take 255, and the temporary file of a write has a longer name
 _MAX_FOLDERS = 32
 _INTERNAL = "internal"
-_DEVICE = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
+_DEVICE = lazy_pattern(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 # Windows ends a name before a colon, and takes a backslash for a slash.
-_REFUSED_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\\:]")
+_REFUSED_CHARACTERS = lazy_pattern(r"[\x00-\x1f\x7f\\:]")
 
 
 def access_denied(path: object, location: str, why: str) -> AccessDenied:

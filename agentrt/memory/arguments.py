@@ -1,0 +1,39 @@
+"""What memories are called with: messages, ids and marks, checked."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from agentrt.message import Msg
+from agentrt.text import type_with_article
+
+__all__ = ["check_marks", "messages_to_add", "strings_of"]
+
+
+def messages_to_add(memories: Msg | list[Msg] | None) -> list[Msg]:
+    """Return the messages to add; raises `TypeError` for anything else."""
+    messages = [] if memories is None else [memories] if isinstance(memories, Msg) else _list_of_items(memories)
+    for msg in messages:
+        if not isinstance(msg, Msg):
+            raise TypeError(f"a memory takes a Msg, a list of them or None, not {type_with_article(msg)}")
+    return messages
+
+
+def strings_of(name: str, value: str | Iterable[str] | None) -> list[str]:
+    """Return the ids or marks; raises `TypeError` for anything else."""
+    items = [] if value is None else [value] if isinstance(value, str) else _list_of_items(value)
+    for item in items:
+        if not isinstance(item, str):
+            raise TypeError(f"{name} must be a str or a list of them, not {type_with_article(item)}")
+    return items
+
+
+def check_marks(**marks: str | None) -> None:
+    """Raise `TypeError` for a mark that is neither a str nor `None`."""
+    for name, mark in marks.items():
+        if mark is not None and not isinstance(mark, str):
+            raise TypeError(f"{name} must be a str or None, not {type_with_article(mark)}")
+
+
+def _list_of_items(value: Any) -> list[Any]:
+    # A single value is taken for an item, which the caller then checks and refuses.
+    return list(value) if isinstance(value, Iterable) else [value]

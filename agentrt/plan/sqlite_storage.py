@@ -1,0 +1,74 @@
+"""A storage of plans in a SQLite database."""
+
+import json
+import os
+from typing import Any, Self
+
+from agentrt.database.sqlite import SQLiteConnection, SQLiteDatabase
+from agentrt.keywords import suggest_keywords
+from agentrt.plan.plan import Plan, plan_from_json, plan_to_json
+from agentrt.plan.storage import PlanStorageBase, readable_plans
+
+__all__ = ["SQLitePlanStorage"]
+
+# By `place`, plans come back in the order in which they were last kept: `REPLACE` gives a row a new one.
+_PLAN_TABLES = """
+CREATE TABLE plans (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, plan TEXT NOT NULL);
+CREATE INDEX plans_by_owner ON plans (owner, place)"""
+
+
+@suggest_keywords(filename="path", database="path", db_path="path")
+class SQLitePlanStorage(PlanStorageBase):
+    """Keeps plans in the SQLite database at `path`, which several processes may use, or in memory with ":memory:".
+
+    The file is made at the first use, for its owner alone; its folder must exist. A database that fails raises
+    `StoreError`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self._database = SQLiteDatabase("SQLitePlanStorage", path, schema=_PLAN_TABLES, name="plans_schema", version=1)
+        self.path = self._database.path
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # a copy of an agent has the same database
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._database.path_to_pickle(),)
+
+    async def add_plan(self, plan: Plan) -> None:
+        """Keep a plan, in place of one with its id."""
+        # In ASCII, since what a model wrote may hold half characters, which the database would refuse.
+        row = (plan.id, plan.owner, json.dumps(plan_to_json(plan)))
+
+        def add(connection: SQLiteConnection) -> None:
+            connection.execute("REPLACE INTO plans (id, owner, plan) VALUES (?, ?, ?)", row)
+
+        await self._database.write(add)
+
+    async def delete_plan(self, plan_id: str) -> None:
+        """Forget a plan; nothing happens if there is none with this id."""
+
+        def delete(connection: SQLiteConnection) -> None:
+            connection.execute("DELETE FROM plans WHERE id = ?", (plan_id,))
+
+        await self._database.write(delete)
+
+    async def get_plans(self) -> list[Plan]:
+        """Return all plans, the oldest first."""
+        return await self._select("SELECT plan FROM plans ORDER BY place")
+
+    async def get_plan(self, plan_id: str) -> Plan | None:
+        """Return a plan, `None` if there is none with this id."""
+        plans = await self._select("SELECT plan FROM plans WHERE id = ?", plan_id)
+        return plans[0] if plans else None
+
+    async def plans_of(self, owner: str) -> list[Plan]:
+        """Return the plans of one owner, the oldest first."""
+        return await self._select("SELECT plan FROM plans WHERE owner = ? ORDER BY place", owner)
+
+    async def _select(self, statement: str, *values: str) -> list[Plan]:
+        def select(connection: SQLiteConnection) -> list[str]:
+            return [text for (text,) in connection.execute(statement, values)]
+
+        return readable_plans(lambda text: plan_from_json(json.loads(text)), await self._database.read(select))

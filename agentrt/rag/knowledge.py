@@ -1,0 +1,356 @@
+"""Knowledge: documents that are found again by what is asked."""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from agentrt.block import TextBlock
+from agentrt.embedding import EmbeddingModelBase
+from agentrt.errors import ConfigError, ReaderError, UsageError
+from agentrt.keywords import suggest_keywords
+from agentrt.rag.document import Chunker, Document, SplitDocument
+from agentrt.rag.file_reading import FileReading
+from agentrt.rag.hybrid import FoundTexts, add_vectors, search_texts, use_embedding
+from agentrt.rag.readers import MarkdownReader, ReaderBase, TextReader
+from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch
+from agentrt.representation import repr_by_settings
+from agentrt.text import repr_of, whole_characters
+from agentrt.types import JSONObject, ToolResponse
+
+__all__ = ["KnowledgeBase", "KnowledgeHit", "KnowledgeHits", "SimpleKnowledge", "SyncReport"]
+
+_CHUNK = "chunk"  # what the metadata of a stored text say of its place
+_MAX_CHUNKS_AT_ONCE = 500  # in one write, unless one document has more
+
+
+@dataclass(frozen=True, slots=True)
+class KnowledgeHit:
+    """A chunk that a search has found: its text, and where it stands in which document of which knowledge base.
+
+    Scores are higher for better hits, and compare within one search only.
+    """
+
+    knowledge_base: str
+    document: str
+    text: str
+    score: float
+    title: str = ""
+    heading: str = ""
+    page: int | None = None
+    start: int = 0
+    end: int = 0
+    metadata: JSONObject = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        """The document with the heading and the page, as a reader would look it up."""
+        parts = [self.document, self.heading, "" if self.page is None else f"page {self.page}"]
+        return ", ".join(part for part in parts if part)
+
+
+class KnowledgeHits(list[KnowledgeHit]):
+    """What a search has found, the best first.
+
+    `failure` is empty, or says why an embedding failed, so that these were found by their words alone.
+    """
+
+    def __init__(self, hits: Iterable[KnowledgeHit] = (), failure: str = "") -> None:
+        super().__init__(hits)
+        self.failure = failure
+
+
+@dataclass(slots=True)
+class SyncReport:
+    """What a sync has done, by the ids of documents; `failed` has the errors of files that could not be read."""
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    failed: dict[str, ReaderError] = field(default_factory=dict)
+
+
+@suggest_keywords(embedding_store="store", embedding_model="embedding", chunk_size="chunker", splitter="chunker")
+class KnowledgeBase:
+    """Documents in a store, under a name that is its own there; `description` tells a model what they are about.
+
+    They are split into chunks, which are found by their words, and with an `embedding` by what they mean as well. A
+    document is in whole or not at all, whatever is killed when. `readers` are for further kinds of files, such as
+    `PDFReader()`, or in place of those for text and Markdown.
+    """
+
+    __repr__ = repr_by_settings
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        store: StoreBase,
+        *,
+        embedding: EmbeddingModelBase | None = None,
+        chunker: SplitDocument | None = None,
+        readers: Sequence[ReaderBase] = (),
+    ) -> None:
+        for what, text in (("name", name), ("description", description)):
+            value: object = text
+            is_name = isinstance(value, str) and value.strip() and len(value) <= 500 and "\0" not in value
+            if not is_name or whole_characters(str(value)) != value:
+                raise ConfigError(
+                    f"KnowledgeBase({what}=...) must be a str of 1 to 500 whole characters, not {repr_of(value, 100)}: "
+                    f"a model chooses by it where to search"
+                )
+        if not isinstance(store, StoreBase):
+            raise ConfigError(
+                f"KnowledgeBase(store=...) must be a store, as in SQLiteStore('knowledge.db'), not {store!r:.200}"
+            )
+        if chunker is not None and not callable(chunker):
+            raise ConfigError(
+                f"KnowledgeBase(chunker=...) must be a Chunker or a function of a document, not {chunker!r:.200}"
+            )
+        use_embedding("KnowledgeBase(embedding=...)", embedding, store)
+        self.name, self.description, self.store, self.embedding = name, description, store, embedding
+        self.chunker = Chunker() if chunker is None else chunker
+        self.readers = list(readers)
+        # A word before the name, so that what a memory keeps in the same store for a user of that name is apart.
+        self._owner = f"knowledge/{name}"
+        # What a document is indexed with: with another chunker or embedding, it is to be indexed anew.
+        self._indexing = repr_of(self.chunker)
+        if embedding is not None:
+            self._indexing += f" {embedding.model} {embedding.dimensions}"
+        self._files = FileReading(_readers_by_suffix(self.readers), self._indexing)
+
+    async def add(self, document: Document | str | os.PathLike[str]) -> bool:
+        """Index a document, or the file at that path, in place of one with its id; returns whether anything changed."""
+        if isinstance(document, Document):
+            fingerprint = sha256(
+                f"{document!r} {document.text} {document.sections!r} {self._indexing}".encode(errors="surrogatepass")
+            )
+            return await self._put_if_new(document, fingerprint.hexdigest())
+        path = _as_path(document, "add() takes a Document, or the path of a file")
+        document_id = path.as_posix()
+        file = await self._files.read(path, await self._fingerprint_of(document_id))
+        if file.document is None:
+            return False
+        return await self._put_if_new(replace(file.document, id=document_id), file.fingerprint)
+
+    async def sync(self, folder: str | os.PathLike[str]) -> SyncReport:
+        """Index the files below the folder that are new or have changed, and forget those that are gone.
+
+        The id of a document is the name of the folder with the path inside of it, as in "docs/start.md". Hidden files
+        are left out. A file that cannot be read is in the report, and what was known of it stays.
+        """
+        root = _as_path(folder, "sync() takes the path of a folder").absolute()
+        files = await self._files.list_files(root)
+        # What was added by itself is not the folder's to forget.
+        known = {
+            document: str(metadata.get(_CHUNK, {}).get("fingerprint"))
+            for document, metadata in (await self.store.list_sources(self._owner)).items()
+            if metadata.get(_CHUNK, {}).get("folder") == root.name
+        }
+        report, batch = SyncReport(), _Batch(self.store, self._owner, self.embedding)
+        for file in files:
+            document_id = f"{root.name}/{file}"
+            before = known.pop(document_id, None)
+            try:
+                read = await self._files.read(root / file, before)
+                # Its bytes are those of the last time, so that it was not even parsed.
+                if read.document is None:
+                    report.unchanged.append(document_id)
+                    continue
+                texts = self._texts(replace(read.document, id=document_id), read.fingerprint, root.name)
+            except ReaderError as error:
+                report.failed[document_id] = error
+                continue
+            # Of an empty document nothing is kept, so that it is always new.
+            if before is None and not texts:
+                report.unchanged.append(document_id)
+                continue
+            await batch.put(document_id, texts)
+            (report.added if before is None else report.changed).append(document_id)
+        for document_id in known:
+            await batch.put(document_id, [])
+            report.deleted.append(document_id)
+        await batch.write()
+        return report
+
+    async def search(
+        self,
+        query: str,
+        limit: int = 5,
+        score_threshold: float | None = None,
+        *,
+        where: MetadataFilter | None = None,
+    ) -> KnowledgeHits:
+        """Return the chunks that fit the query best; `where` compares the metadata of their documents.
+
+        With a `score_threshold`, for which an embedding is needed, chunks are found by what they mean alone, and those
+        whose scores, from -1 to 1, are below it are left out. Without one, an embedding that fails leaves the words.
+        """
+        if score_threshold is None:
+            found = await search_texts(self.store, self.embedding, self._owner, query, limit, where=where)
+        else:
+            found = FoundTexts(await self._search_above(score_threshold, query, limit, where))
+        return KnowledgeHits(map(self._hit, found.matches), found.failure)
+
+    async def delete(self, document_id: str) -> None:
+        """Forget the document; one that is not there changes nothing."""
+        await self.store.write(self._owner, delete_sources=[document_id])
+
+    async def documents(self) -> list[str]:
+        """Return the ids of the documents, in their order."""
+        return sorted(await self.store.list_sources(self._owner))
+
+    # What follows is for programs that were written for these names.
+
+    async def retrieve(self, query: str, limit: int = 5, score_threshold: float | None = None) -> KnowledgeHits:
+        """Do what `search` does."""
+        return await self.search(query, limit, score_threshold)
+
+    async def add_documents(self, documents: Iterable[Document]) -> None:
+        """Add each of the documents."""
+        for document in documents:
+            await self.add(document)
+
+    async def retrieve_knowledge(
+        self, query: str, limit: int = 5, score_threshold: float | None = None
+    ) -> ToolResponse:
+        """Retrieve passages from the knowledge base.
+
+        Args:
+            query: What to look for, in a few words.
+            limit: How many passages to return.
+            score_threshold: How much they must mean the same, from -1 to 1; leave it out for the best.
+        """
+        hits = await self.retrieve(query, limit, score_threshold)
+        passages = "\n\n".join(f"{hit.place}:\n{hit.text}" for hit in hits)
+        return ToolResponse([TextBlock(passages or "Nothing was found.")])
+
+    async def _put_if_new(self, document: Document, fingerprint: str) -> bool:
+        texts = self._texts(document, fingerprint, None)
+        current = await self._fingerprint_of(document.id)
+        # Of an empty document nothing is kept, so that it is always new.
+        if current == fingerprint or (current is None and not texts):
+            return False
+        # Before the write, so that where it fails, what was there before stays.
+        texts = await add_vectors(self.embedding, texts)
+        await self.store.write(self._owner, texts, delete_sources=[document.id])
+        return True
+
+    async def _search_above(
+        self, threshold: float, query: str, limit: int, where: MetadataFilter | None
+    ) -> list[TextMatch]:
+        if self.embedding is None:
+            raise UsageError(
+                "score_threshold needs vectors, and this knowledge base searches by words, whose scores do not compare "
+                "from query to query: give it an embedding, or leave it out, and choose by limit"
+            )
+        vectors = (await self.embedding([query])).embeddings
+        matches = await self.store.search_vectors(self._owner, vectors[0], limit, where=where)
+        return [match for match in matches if match.score >= threshold]
+
+    async def _fingerprint_of(self, document_id: str) -> str | None:
+        # Every chunk has it, and a document that is there has a first one.
+        first = await self.store.get(self._owner, [_chunk_id(document_id, 0)])
+        return first[0].metadata.get(_CHUNK, {}).get("fingerprint") if first else None
+
+    def _texts(self, document: Document, fingerprint: str, folder: str | None) -> list[StoredText]:
+        """Return the chunks as they are stored; raises `ReaderError` for a document that cannot be."""
+        values = (document.id, document.text, document.title)
+        if not all(isinstance(value, str) for value in values) or not document.id:
+            raise ReaderError(f"id, text and title of a document must be str, and its id not empty: {document!r:.200}")
+        if whole_characters(document.id) != document.id:
+            raise ReaderError(f"the name {document.id!r:.300} has half of a character in it: rename the document")
+        metadata: object = document.metadata
+        if not isinstance(metadata, dict) or _CHUNK in metadata:
+            raise ReaderError(
+                f"the metadata of {document.id!r:.300} must be a dict, whose key {_CHUNK!r} is taken, not "
+                f"{repr_of(metadata, 100)}"
+            )
+        texts = []
+        for number, chunk in enumerate(chunk for chunk in self.chunker(document) if chunk.text.strip()):
+            place = {name: getattr(chunk, name) for name in ("heading", "page", "start", "end")}
+            place["heading"] = whole_characters(chunk.heading)
+            metadata = {
+                **place,
+                "title": whole_characters(document.title),
+                "fingerprint": fingerprint,
+                "folder": folder,
+            }
+            texts.append(
+                StoredText(
+                    _chunk_id(document.id, number),
+                    chunk.text,
+                    document.id,
+                    {**document.metadata, _CHUNK: metadata},
+                    # By its headings too, since a paragraph need not say again what it is about.
+                    keywords=f"{document.title} {chunk.heading}",
+                )
+            )
+        return texts
+
+    def _hit(self, match: TextMatch) -> KnowledgeHit:
+        text = match.text
+        place: dict[str, Any] = text.metadata.get(_CHUNK, {})
+        return KnowledgeHit(
+            self.name,
+            text.source,
+            text.text,
+            match.score,
+            title=place.get("title", ""),
+            heading=place.get("heading", ""),
+            page=place.get("page"),
+            start=place.get("start", 0),
+            end=place.get("end", 0),
+            metadata={key: value for key, value in text.metadata.items() if key != _CHUNK},
+        )
+
+
+class SimpleKnowledge(KnowledgeBase):
+    """A `KnowledgeBase`, by the name that it had in AgentScope."""
+
+
+# A write costs some milliseconds whatever is in it, and a folder may have thousands of small files.
+class _Batch:
+    """Documents on their way into a store, several of them in one write."""
+
+    def __init__(self, store: StoreBase, owner: str, embedding: EmbeddingModelBase | None) -> None:
+        self._store, self._owner, self._embedding = store, owner, embedding
+        self._texts: list[StoredText] = []
+        self._sources: list[str] = []
+
+    async def put(self, source: str, texts: Sequence[StoredText]) -> None:
+        """Replace what there is of the source."""
+        self._sources.append(source)
+        self._texts += texts
+        if len(self._texts) >= _MAX_CHUNKS_AT_ONCE:
+            await self.write()
+
+    async def write(self) -> None:
+        # Taken before the write: what a failed one leaves is read again by the next sync.
+        texts, sources = self._texts, self._sources
+        self._texts, self._sources = [], []
+        if sources:
+            texts = await add_vectors(self._embedding, texts)
+            await self._store.write(self._owner, texts, delete_sources=sources)
+
+
+def _as_path(path: object, rule: str) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or str(path).strip() == "" or "\0" in str(path):
+        raise ReaderError(f"{rule}, not {repr_of(path, 100)}")
+    return Path(path)
+
+
+def _readers_by_suffix(readers: Sequence[ReaderBase]) -> dict[str, ReaderBase]:
+    by_suffix: dict[str, ReaderBase] = {}
+    for reader in (TextReader(), MarkdownReader(), *readers):
+        if not isinstance(reader, ReaderBase):
+            raise ConfigError(f"KnowledgeBase(readers=...) must be readers, as in [PDFReader()], not {reader!r:.200}")
+        by_suffix |= dict.fromkeys(reader.suffixes, reader)
+    return by_suffix
+
+
+def _chunk_id(document_id: str, number: int) -> str:
+    return f"{document_id}#{number}"
