@@ -4,11 +4,14 @@ from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
 from agentrt.tool.group import ToolGroup
+from agentrt.tool.mcp import MCPToolset
 from agentrt.tool.toolkit import Toolkit
+from agentrt.tool.toolset import Toolset
 from agentrt.types import OpenQuestion, ToolChoice, ToolChunk, ToolResponse
 
 __all__ = [
     "FunctionTool",
+    "MCPToolset",
     "OpenQuestion",
     "ToolBase",
     "ToolChoice",
@@ -17,4 +20,5 @@ __all__ = [
     "ToolGroup",
     "ToolResponse",
     "Toolkit",
+    "Toolset",
 ]

@@ -2,14 +2,13 @@
 
 import json
 import math
-import re
 from collections.abc import Callable
 from typing import Protocol
 
 from pydantic_core import ErrorDetails, ValidationError, from_json
 
 from agentrt.errors import ToolError
-from agentrt.text import short_repr
+from agentrt.text import lazy_pattern, short_repr
 from agentrt.tool.json_schema.compiler import CompiledSchema
 from agentrt.types import JSONObject, JSONSchema
 
@@ -32,7 +31,7 @@ MAX_INPUT = 1_000_000
 _MAX_PROBLEMS = 5
 # A number of fewer digits is finite, if it has no exponent.
 _LONGEST_FINITE = 290
-_MAY_BE_INFINITE = re.compile(r"[0-9][eE]\+?[0-9]{2}|(?<![0-9])[0-9]{290}")
+_MAY_BE_INFINITE = lazy_pattern(r"[0-9][eE]\+?[0-9]{2}|(?<![0-9])[0-9]{290}")
 
 
 class Validator(Protocol):

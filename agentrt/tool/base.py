@@ -3,16 +3,16 @@
 import copy
 import inspect
 import json
-import re
 from collections.abc import Awaitable, Sequence
 from typing import Any, Literal, NoReturn, Self
 
 from agentrt.errors import ToolConfigError, ToolError, UsageError
 from agentrt.keywords import compute_missing
 from agentrt.representation import never_raises
-from agentrt.tool.docstring import parse_docstring
+from agentrt.text import lazy_pattern
 from agentrt.tool.invocation import CallPlan, make_call_plan
 from agentrt.tool.signature import source_location
+from agentrt.tool.signature.docstring import parse_docstring
 from agentrt.types import JSONObject, JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision
 
 __all__ = ["MAX_OUTPUT", "ToolBase", "call_plan_of", "check_name", "check_tool", "tool_location"]
@@ -20,7 +20,7 @@ __all__ = ["MAX_OUTPUT", "ToolBase", "call_plan_of", "check_name", "check_tool",
 MAX_OUTPUT = 200_000
 """How many characters a tool's result may have, apart from data, unless the tool sets a limit: some 50,000 tokens."""
 
-_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_TOOL_NAME = lazy_pattern(r"[A-Za-z0-9_-]{1,64}")
 
 
 def _refuse_without_name(tool: "ToolBase") -> NoReturn:
@@ -58,12 +58,36 @@ class ToolBase:
     is_external_tool: bool = False
     """Whether it runs outside this program; its `call` is then never entered."""
 
+    is_hidden: bool = False
+    """Whether it is for its layer alone: no model is offered it, can call it, or sees a call of it or a result.
+
+    A layer calls it in the model's place, by `Run.hidden_call`. Its calls are part of the conversation, and go through
+    `on_check_permission` but not through `on_acting`. One that asks (`ask`) is asked about in every permission mode,
+    and denied in DONT_ASK.
+    """
+
     is_resumable: bool = False
     """Whether a call may be entered more than once: after it has waited for an answer, and after a process that died.
 
-    See `ToolResponse.waits` and `ToolContext.kept`. A call of any other tool that was running when its process ended
-    gets the result `unknown`, since nobody knows what it has done.
+    See `ToolResponse.waits` and `ToolContext.kept`. A call of a tool that is neither this nor idempotent, and was
+    running when its process ended, gets the result `unknown`, since nobody knows what it has done.
     """
+
+    is_idempotent: bool = False
+    """Whether a call that runs again with the same `ToolContext.idempotency_key` takes effect once.
+
+    Then a call that was running when its process ended runs again, and its result is not `unknown`.
+    """
+
+    fingerprint: str | None = None
+    """What stands for its description and parameters where someone else may change them, such as a server.
+
+    A conversation keeps it from when the tool is first offered, and the user is asked about calls of a tool that has
+    another one since, whatever rules allow, until the user has agreed to one.
+    """
+
+    inner_toolkit: Any = None
+    """The toolkit that its calls use, such as that of an agent; the toolsets in it are opened with those beside it."""
 
     ask: bool = False
     """Whether the user must agree to each call."""
@@ -147,8 +171,8 @@ class ToolBase:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether it allows each of its calls, whatever the arguments: it does not `ask`, and overrides no check."""
-        if self.ask or type(self).check_permissions is not ToolBase.check_permissions:
+        """Whether it allows each of its calls, whatever the arguments: no `ask`, no `fingerprint`, and no check."""
+        if self.ask or self.fingerprint is not None or type(self).check_permissions is not ToolBase.check_permissions:
             return False
         # A check may also be set on the instance alone.
         return "check_permissions" not in self.__dict__
@@ -157,6 +181,11 @@ class ToolBase:
     def is_streaming(self) -> bool:
         """Whether the output comes in pieces; if `call` returns a generator, that is not known before it has run."""
         return call_plan_of(self).is_streaming
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether `call` gets a `ToolContext`, so that its result may depend on the conversation."""
+        return call_plan_of(self).context_name is not None
 
     def with_name(self, name: str) -> Self:
         """Return a copy under another name."""
@@ -219,6 +248,8 @@ def check_tool(tool: ToolBase) -> None:
             f"the `ask` of {name} must be True or False, not {tool.ask!r:.100}: for some calls only, override "
             f"check_permissions() of a ToolBase, or give the conversation a PermissionRule"
         )
+    if not isinstance(tool.is_hidden, bool):
+        raise ToolConfigError(f"the `is_hidden` of {name} must be True or False, not {tool.is_hidden!r:.100}")
     if tool.error_detail not in ("message", "type"):
         raise ToolConfigError(f'error_detail of {name} must be "message" or "type", not {tool.error_detail!r:.100}')
     if not tool.max_output > 0:

@@ -26,6 +26,7 @@ _logger = logging.getLogger("agentrt")
 
 _NO_MORE_OUTPUT = object()
 _TIMED_OUT = object()
+_WHOLE_RESULTS = (str, ToolResponse)
 _CROSSED_SCOPES = (
     "it yielded inside a cancel scope or task group that it had opened (`move_on_after`, `create_task_group`, ...); "
     "close that before each `yield`, or collect the output and return it"
@@ -36,7 +37,7 @@ _StreamEnding = tuple[str, ToolResultState]
 _SUCCESSFUL_ENDING: _StreamEnding = ("", ToolResultState.SUCCESS)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class PreparedCall:
     """A tool call that may be run: the tool is there, and its arguments fit.
 
@@ -151,8 +152,8 @@ async def respond(
         return failure(_inner_cancellation(prepared))
     if value is _TIMED_OUT:
         return failure(*_timeout(prepared, plan.in_thread))
-    # By class first: nearly every tool returns a `str`, and `isinstance` asks an abstract class.
-    if value.__class__ is not str and isinstance(value, (AsyncGenerator, Generator)):
+    # By class first: nearly every tool returns one of these, and `isinstance` asks an abstract class.
+    if value.__class__ not in _WHOLE_RESULTS and isinstance(value, (AsyncGenerator, Generator)):
         return _read_stream(_ToolStream(prepared, context, value, deadline))
     try:
         return to_response(tool, value)

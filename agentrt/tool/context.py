@@ -12,7 +12,7 @@ from anyio import from_thread
 from typing_extensions import TypeVar
 
 from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, new_id
-from agentrt.boundary import json_problem
+from agentrt.boundary import json_size
 from agentrt.errors import SessionUnserializable, UsageError
 from agentrt.event import AgentEvent, ConfirmResult
 from agentrt.representation import never_raises
@@ -21,6 +21,8 @@ from agentrt.workspace import FileSystemBase
 __all__ = ["CallMemory", "RunLike", "ToolContext", "check_kept"]
 
 _LoopResult = TypeVar("_LoopResult")
+# Bytes of JSON. The whole conversation of a sub-agent, with its pictures, is kept by its call.
+_MAX_SAVED = 64_000_000
 _Deps = TypeVar("_Deps", default=Any)
 
 
@@ -47,13 +49,14 @@ class RunLike(Protocol):
     async def relay(self, event: AgentEvent) -> None: ...
     def now(self) -> int: ...
     def new_id(self) -> str: ...
+    def scratch(self, middleware: object) -> dict[str, Any]: ...
 
 
 async def _save_nothing() -> None:
     pass
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class CallMemory:
     """What a resumable call finds when it is entered again, and how to save it; outside of a reply it is empty."""
 
@@ -63,16 +66,27 @@ class CallMemory:
 
 
 def check_kept(tool_name: str, kept: JSONObject) -> None:
-    """Raise `SessionUnserializable` for something that a call keeps and that JSON cannot hold."""
+    """Raise `SessionUnserializable` for something that a call keeps and that JSON cannot hold, or for too much."""
     # One by one, so that the error names the key; a key of another type would come back from JSON as a str.
     items: ItemsView[Any, Any] = kept.items()
+    size = 0
     for key, value in items:
-        problem = json_problem({key: value}) if isinstance(key, str) else "its key is not a str"
+        problem = None if isinstance(key, str) else "its key is not a str"
+        if problem is None:
+            try:
+                size += json_size({key: value})
+            except ValueError as error:
+                problem = str(error)
         if problem is not None:
             raise SessionUnserializable(
                 f"what the tool {tool_name!r:.100} keeps as {key!r:.100} cannot be saved: {problem}; keep strings, "
                 f"finite numbers, lists and dicts in ToolContext.kept"
             )
+    if size > _MAX_SAVED:
+        raise SessionUnserializable(
+            f"the tool {tool_name!r:.100} keeps {size:,} bytes, and a call may keep {_MAX_SAVED:,}, since all of it "
+            f"is saved each time: keep large data elsewhere, and only its address in ToolContext.kept"
+        )
 
 
 class ToolContext(Generic[_Deps]):
@@ -135,6 +149,15 @@ class ToolContext(Generic[_Deps]):
         return self._reply_id
 
     @property
+    def idempotency_key(self) -> str:
+        """What names this call in all of its runs: "session/reply/call", where the conversation has a state.
+
+        Give it to what the tool asks, so that a call which runs again after its process ended takes effect once.
+        """
+        session_id = getattr(getattr(self.agent, "state", None), "session_id", "")
+        return f"{session_id}/{self.reply_id}/{self.tool_call.id}"
+
+    @property
     def workspace(self) -> FileSystemBase | None:
         """The files that the agent's tools may use; `None` where the agent has none."""
         return getattr(self.agent, "workspace", None)
@@ -162,7 +185,10 @@ class ToolContext(Generic[_Deps]):
         return self._resumable_memory().answers
 
     async def save(self) -> None:
-        """Save the conversation with what is kept now; raises `SessionUnserializable` for what JSON cannot hold."""
+        """Save the conversation with what is kept now.
+
+        Raises `SessionUnserializable` for what JSON cannot hold, and for more than 64 MB.
+        """
         memory = self._resumable_memory()
         check_kept(self.tool_call.name, memory.kept)
         await memory.save()

@@ -9,9 +9,9 @@ from agentrt.errors import ToolConfigError
 from agentrt.keywords import suggest_keywords
 from agentrt.representation import never_raises
 from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
-from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.invocation import CallPlan, make_call_plan
 from agentrt.tool.signature import bound_arguments, docstring_of, function_name, source_location
+from agentrt.tool.signature.docstring import parse_docstring
 from agentrt.types import JSONObject, JSONSchema
 
 __all__ = ["FunctionTool"]
@@ -31,7 +31,9 @@ class FunctionTool(ToolBase):
     masked in the messages of exceptions, if they have 8 characters or more. `json_schema` takes the place of what the
     hints say: the schema of the parameters, or the whole `{"type": "function", "function": {...}}`, whose name and
     description hold where no others are given. `is_concurrency_safe`, when not given, is true for async functions and
-    false for plain ones. Raises `ToolConfigError` for what cannot be described to a model.
+    false for plain ones. Raises `ToolConfigError` for what cannot be described to a model. With
+    `idempotent` a call that was running when its process ended runs again, with the same
+    `ToolContext.idempotency_key`.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class FunctionTool(ToolBase):
         is_concurrency_safe: bool | None = None,
         is_read_only: bool = False,
         is_resumable: bool = False,
+        idempotent: bool = False,
         preset_kwargs: Mapping[str, object] | None = None,
         json_schema: JSONSchema | None = None,
         max_output: int = MAX_OUTPUT,
@@ -61,13 +64,14 @@ class FunctionTool(ToolBase):
         self.timeout = timeout
         self.is_read_only = is_read_only
         self.is_resumable = is_resumable
+        self.is_idempotent = idempotent
         self.max_output = max_output
         self.raise_tool_errors = raise_tool_errors
         self.error_detail = error_detail
         # A copy: what the caller does to the original later must not reach the calls.
-        self._preset: JSONObject = dict(preset_kwargs or {})
+        self.preset_kwargs: JSONObject = dict(preset_kwargs or {})
         # Bound and preset arguments are most likely what an exception must not repeat: keys and passwords.
-        hidden = {**bound_arguments(function), **self._preset}
+        hidden = {**bound_arguments(function), **self.preset_kwargs}
         self.secrets = list(_strings_in(hidden))
         self._json_schema = json_schema
         check_tool(self)
@@ -78,14 +82,14 @@ class FunctionTool(ToolBase):
 
     def call(self, *args: Any, **arguments: Any) -> Any:
         """Call the function as it is, in this thread."""
-        return self.function(*args, **arguments, **self._preset)
+        return self.function(*args, **arguments, **self.preset_kwargs)
 
     @never_raises
     def __repr__(self) -> str:
         return f"<FunctionTool {self.name} ({source_location(self.function)})>"
 
     def _make_call_plan(self) -> CallPlan:
-        return make_call_plan(self.name, self.function, self._preset, self._json_schema)
+        return make_call_plan(self.name, self.function, self.preset_kwargs, self._json_schema)
 
 
 def _strings_in(value: object) -> Iterator[str]:

@@ -29,7 +29,7 @@ _ToolFunction = Callable[..., Any]
 _threads: RunVar[CapacityLimiter] = RunVar("agentrt_tool_threads")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class CallPlan:
     """How to call a tool.
 

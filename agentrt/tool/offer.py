@@ -38,6 +38,10 @@ def as_offered_tools(value: object, offered_before: object) -> OfferedTools:
     for tool in value or ():
         if isinstance(tool, ToolBase):
             check_tool(tool)
+            if tool.is_hidden:
+                raise ValueError(
+                    f"{tool.name} is a hidden tool, which no model is offered: return it from list_tools() instead"
+                )
             added[tool.name] = tool
         schema = schema_of(tool) if isinstance(tool, ToolBase) else tool
         name = _schema_name(schema)

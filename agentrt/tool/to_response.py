@@ -8,7 +8,6 @@ import inspect
 import json
 import logging
 import os
-import re
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState
 from agentrt.boundary import json_size, mend_block
 from agentrt.errors import ToolError
 from agentrt.message import Msg
-from agentrt.text import mask, type_with_article, user_frames_of
+from agentrt.text import lazy_pattern, mask, type_with_article, user_frames_of
 from agentrt.tool.base import MAX_OUTPUT, ToolBase
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
@@ -45,7 +44,7 @@ _logger = logging.getLogger("agentrt")
 
 _MAX_ERROR = 2_000
 _MAX_MASKED = 50_000  # characters: masking takes time in proportion
-_SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
+_SECRET_NAME = lazy_pattern(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$")
 _MAX_NOTES = 10  # in the place of data; what is left out after that is only counted
 # In Python 3.11 a member looked up on its class takes seven times as long as a name of the module.
 _STATE_OF_UNFINISHED, _STATE_OF_ENDED = ToolResultState.RUNNING, ToolResultState.SUCCESS
@@ -248,6 +247,8 @@ def blocks_of(tool: ToolBase, content: object) -> ToolOutput:
 
 
 def state_of(tool: ToolBase, state: Any) -> ToolResultState:
+    if state.__class__ is ToolResultState:  # as nearly always, and an enumeration takes long to find its own member
+        return state
     try:
         return ToolResultState(state)
     except ValueError:

@@ -1,7 +1,9 @@
 """Toolkits: the tools that an agent has."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import count
 from operator import is_
@@ -25,6 +27,7 @@ from agentrt.tool.invocation import CallPlan
 from agentrt.tool.json_schema.compiler import describe_parameters
 from agentrt.tool.offer import schema_of
 from agentrt.tool.to_response import check_failure_text, failure
+from agentrt.tool.toolset import Toolset, check_toolset
 from agentrt.types import JSONObject, JSONSchema, ToolChunk, ToolResponse
 
 __all__ = ["ToolLike", "Toolkit"]
@@ -49,13 +52,14 @@ _TOOLKIT_GUESSES = {
 _MAX_NAMES_LISTED = 50
 _MAX_CACHED = 64
 _ACTIVE_GROUPS = "active_groups"
+_logger = logging.getLogger("agentrt")
 
-ToolLike = Callable[..., Any] | ToolBase
-"""What can be a tool: a function with type hints, or a `ToolBase`."""
+ToolLike = Callable[..., Any] | ToolBase | Toolset
+"""What gives tools: a function with type hints, a `ToolBase`, or a `Toolset`."""
 Namesake = Literal["raise", "override", "skip", "rename"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class _ToolEntry:
     tool: ToolBase
     plan: CallPlan
@@ -69,10 +73,20 @@ class _ToolEntry:
         return _ToolEntry.of, (self.tool, self.group)  # the plan cannot be pickled
 
 
+@dataclass(slots=True, repr=False, eq=False)
+class _ToolsetEntry:
+    """A toolset of a toolkit, the group of its tools, and those of them that the toolkit has taken in."""
+
+    toolset: Toolset
+    group: str
+    listed: tuple[ToolBase, ...] | None = None
+    names: list[str] = field(default_factory=list)
+
+
 @suggest_attributes(**_TOOLKIT_GUESSES)
 @suggest_keywords()
 class Toolkit(StateModule):
-    """The tools of an agent: functions and `ToolBase`s, some of them in groups that can be switched on and off.
+    """The tools of an agent: functions, `ToolBase`s and `Toolset`s, some in groups that can be switched on and off.
 
     A toolkit may serve many conversations at once: which groups are active is given to each method that depends on it;
     where nothing is given, the toolkit's own setting holds. Raises `ToolConfigError` for what cannot be a tool.
@@ -80,6 +94,8 @@ class Toolkit(StateModule):
     Its state is that setting, with which new conversations begin; a conversation that has chosen groups of its own
     keeps them in its `AgentState`. What is registered later is offered from the next round on, in every agent that has
     this toolkit, whether or not the agent has further tools from its middlewares.
+
+    `async with` an agent opens the toolsets of its toolkit, and closes them; so does `async with toolkit`.
     """
 
     binds = False
@@ -90,6 +106,9 @@ class Toolkit(StateModule):
         self._entries: dict[str, _ToolEntry] = {}
         self._groups: dict[str, ToolGroup] = {}
         self._active: list[str] = []
+        self._toolset_entries: list[_ToolsetEntry] = []
+        self._exit_stacks: list[AsyncExitStack] = []
+        self._snapshot: tuple[list[JSONSchema], _ToolkitSnapshot] | None = None
         self._schemas: dict[tuple[str, ...], list[JSONSchema]] = {}
         self._schema_lengths: dict[tuple[int, ...], tuple[list[JSONSchema], int]] = {}
         for name, argument in (("tools", tools), ("groups", groups)):
@@ -130,7 +149,7 @@ class Toolkit(StateModule):
         json_schema: JSONSchema | None = None,
         namesake: Namesake = "raise",
     ) -> None:
-        """Add a function, or a finished tool.
+        """Add a function, a finished tool, or a toolset.
 
         `preset_kwargs` are passed at each call and hidden from the model. `json_schema` is the schema of the
         parameters, or the whole `{"type": "function", "function": {...}}`. `namesake` says what to do when the name is
@@ -144,6 +163,9 @@ class Toolkit(StateModule):
                 f"the toolkit has no group {group_name!r}: create it with create_tool_group, or take one of "
                 f"{self._group_names()}"
             )
+        if isinstance(function, Toolset):
+            self._add_toolset(function, group_name)
+            return
         tool = _as_tool(function, func_name, func_description, preset_kwargs, json_schema)
         chosen = self._resolve_namesake(tool, namesake)
         if chosen is not None:
@@ -193,6 +215,76 @@ class Toolkit(StateModule):
     def bound_by(self, bind: Callable[[ToolBase], ToolBase]) -> "Toolkit":
         """Return a toolkit with what `bind` returns for each tool of this one, now and later, under the same name."""
         return _BoundToolkit(self, bind)
+
+    @property
+    def has_toolsets(self) -> bool:
+        """Whether it has toolsets, so that its tools may change."""
+        return bool(self._toolset_entries)
+
+    @property
+    def toolsets(self) -> list[Toolset]:
+        """The toolsets whose tools it has."""
+        return [entry.toolset for entry in self._toolset_entries]
+
+    def names_of(self, toolset: Toolset) -> list[str]:
+        """Return the names of the tools of one of its toolsets, active or not; empty while it is not open."""
+        entries = [entry for entry in self._toolset_entries if entry.toolset is toolset and toolset.is_open]
+        return [name for entry in entries for name in entry.names]
+
+    async def __aenter__(self) -> Self:
+        _refuse_namesakes(self.toolsets)
+        async with AsyncExitStack() as stack:
+            # Each once, though an agent may have it in two places.
+            for toolset in dict.fromkeys(self.toolsets_to_open(set())):
+                await stack.enter_async_context(toolset)
+            await self.refresh(strict=True)
+            self.get_json_schemas(self.groups)  # which raises for a name that a toolset shares with another tool
+            self._exit_stacks.append(stack.pop_all())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._exit_stacks.pop().aclose()
+
+    async def refresh(self, *, reserved: frozenset[str] = frozenset(), strict: bool = False) -> None:
+        """Read the lists of the toolsets that have changed; for the runtime, which does it before each round.
+
+        A tool whose name another tool has, or is among the `reserved`, is left out with a warning, or, if `strict`,
+        refused. Raises `UsageError` for a toolset that is not open.
+        """
+        for entry in self._toolset_entries:
+            listed = await entry.toolset.tools()
+            if listed is not entry.listed:
+                self._take_in(entry, listed, reserved, strict)
+
+    def snapshot(self) -> "Toolkit":
+        """Return a toolkit with the tools that this one has now, for one round; this one if it has no toolsets."""
+        if not self.has_toolsets:
+            return self
+        schemas = self.get_json_schemas(self.groups)  # another list once anything has changed
+        # The same one for all rounds, and all conversations, until then.
+        if self._snapshot is None or self._snapshot[0] is not schemas:
+            self._snapshot = schemas, _ToolkitSnapshot(self)
+        return self._snapshot[1]
+
+    def toolsets_to_open(self, seen: set[int]) -> Iterator[Toolset]:
+        """Yield the toolsets of this toolkit and of the agents among its tools, but of no toolkit that was `seen`."""
+        if id(self) in seen:  # agents may call each other in a circle
+            return
+        seen.add(id(self))
+        yield from self.toolsets
+        for entry in list(self._entries.values()):
+            toolkit = entry.tool.inner_toolkit
+            if isinstance(toolkit, Toolkit):
+                yield from toolkit.toolsets_to_open(seen)
+
+    def current_entries(self) -> dict[str, _ToolEntry]:
+        """Return what it has of each tool now; for the runtime, which takes snapshots."""
+        return dict(self._entries)
+
+    def check_open(self) -> None:
+        """Raise `UsageError` unless all toolsets are open in this event loop."""
+        for toolset in self.toolsets:
+            toolset.check_open()
 
     @property
     def active_groups(self) -> list[str]:
@@ -250,7 +342,8 @@ class Toolkit(StateModule):
         schemas = self._schemas.get(key)
         if schemas is None:
             entries = list(self._entries.values())  # another thread may register a tool meanwhile
-            schemas = [schema_of(entry.tool) for entry in entries if entry.group in (BASIC_GROUP, *key)]
+            offered = [entry.tool for entry in entries if entry.group in (BASIC_GROUP, *key)]
+            schemas = [schema_of(tool) for tool in offered if not tool.is_hidden]
             if len(self._schemas) >= _MAX_CACHED:  # a model may try every choice of groups
                 self._schemas.clear()
             self._schemas[key] = schemas
@@ -279,8 +372,12 @@ class Toolkit(StateModule):
     ) -> PreparedCall | ToolResponse:
         """Check a call without running anything: returns what `run_call` takes, or a result that says what is wrong."""
         name, text = tool_call.name, tool_call.input
+        if self._toolset_entries:
+            self.check_open()
         entry = self._entries.get(name)
-        if entry is None:
+        # A model that makes up the name of a hidden tool learns nothing of it: only a layer gives a call such an id.
+        # And a yes to what a layer has asked runs no tool that has taken the name since.
+        if entry is None or entry.tool.is_hidden is not tool_call.is_hidden:
             return self._unknown_tool(name, active_groups)
         if entry.group != BASIC_GROUP and entry.group not in (self._active if active_groups is None else active_groups):
             return failure(
@@ -322,6 +419,56 @@ class Toolkit(StateModule):
 
     def _has_bound_tools(self) -> None:
         self.binds = True
+
+    def _forget_schemas(self) -> None:
+        self._schemas.clear()
+
+    def _add_toolset(self, toolset: Toolset, group: str) -> None:
+        check_toolset(toolset)
+        _refuse_namesakes([*(entry.toolset for entry in self._toolset_entries), toolset])
+        self._toolset_entries.append(_ToolsetEntry(toolset, group))
+
+    def _take_in(
+        self, entry: _ToolsetEntry, listed: tuple[ToolBase, ...], reserved: frozenset[str], strict: bool
+    ) -> None:
+        """Put the tools of a toolset in the place of those that it had before."""
+        # Its old tools go even where their names come again: they may be other tools.
+        others = {name: other for name, other in self._entries.items() if name not in entry.names}
+        taken: dict[str, _ToolEntry] = {}
+        for tool in listed:
+            check_tool(tool)
+            problem = self._clash_of(tool.name, entry, others, taken, reserved)
+            if problem is None:
+                taken[tool.name] = _ToolEntry.of(tool, entry.group)
+            elif strict:
+                raise ToolConfigError(problem)
+            else:
+                _logger.warning("%s: the tool of the toolset is left out", problem)
+        self._entries = others | taken
+        entry.listed, entry.names = listed, list(taken)
+        self._forget_schemas()
+        if any(type(one.tool).bound_to is not ToolBase.bound_to for one in taken.values()):
+            self._has_bound_tools()
+
+    def _clash_of(
+        self,
+        name: str,
+        entry: _ToolsetEntry,
+        others: Mapping[str, _ToolEntry],
+        taken: Mapping[str, _ToolEntry],
+        reserved: frozenset[str],
+    ) -> str | None:
+        """Say which other tool has the name of a toolset's tool, if one has it."""
+        if name in taken:
+            other = "another of its tools"
+        elif name in others:
+            toolset = next((one.toolset for one in self._toolset_entries if name in one.names), None)
+            other = tool_location(others[name].tool) if toolset is None else f"one of the toolset {toolset.name!r}"
+        elif name in reserved:
+            other = "a tool of the agent's middlewares"
+        else:
+            return None
+        return f"the toolset {entry.toolset.name!r} has a tool {name!r}, which is the name of {other} as well"
 
     def _add_group(self, group: ToolGroup) -> None:
         check_group(group)
@@ -373,6 +520,7 @@ class Toolkit(StateModule):
         return ", ".join(map(repr, (BASIC_GROUP, *self._groups)))
 
     def _unknown_tool(self, name: str, active_groups: Iterable[str] | None) -> ToolResponse:
+        self.check_open()
         names = self.names(active_groups)
         # Cut, since the search takes time in proportion to the name, which a model made up.
         matches = get_close_matches(str(name)[:64], names, 1)
@@ -387,7 +535,7 @@ class _ToolkitView(Toolkit):
     def __init__(self, base: Toolkit, tools: Sequence[ToolLike] = ()) -> None:
         super().__init__(tools)
         self._base = base
-        self._combined: dict[tuple[str, ...], tuple[list[JSONSchema], list[JSONSchema]]] = {}
+        self._combined: dict[tuple[str, ...] | None, tuple[list[JSONSchema], list[JSONSchema]]] = {}
 
     def register_tool_function(self, *args: Any, **kwargs: Any) -> None:
         # The base class's constructor registers the further tools before there is a base.
@@ -404,6 +552,35 @@ class _ToolkitView(Toolkit):
 
     def reset_equipped_tools(self, **groups: bool) -> ToolResponse:
         return self._base.reset_equipped_tools(**groups)
+
+    @property
+    def has_toolsets(self) -> bool:
+        return bool(self._toolset_entries) or self._base.has_toolsets
+
+    @property
+    def toolsets(self) -> list[Toolset]:
+        return [*self._base.toolsets, *super().toolsets]
+
+    def names_of(self, toolset: Toolset) -> list[str]:
+        return self._base.names_of(toolset) or super().names_of(toolset)
+
+    async def refresh(self, *, reserved: frozenset[str] = frozenset(), strict: bool = False) -> None:
+        own = frozenset(self._entries).difference(*(entry.names for entry in self._toolset_entries))
+        await self._base.refresh(reserved=reserved | own, strict=strict)
+        if self._toolset_entries:
+            await super().refresh(reserved=reserved | frozenset(self._base.current_entries()), strict=strict)
+
+    def _forget_schemas(self) -> None:
+        super()._forget_schemas()
+        self._combined.clear()
+
+    def current_entries(self) -> dict[str, _ToolEntry]:
+        others = {name: entry for name, entry in self._base.current_entries().items() if name not in self._entries}
+        return others | self._entries
+
+    def toolsets_to_open(self, seen: set[int]) -> Iterator[Toolset]:
+        yield from self._base.toolsets_to_open(seen)
+        yield from super().toolsets_to_open(seen)
 
     @property
     def active_groups(self) -> list[str]:
@@ -424,13 +601,14 @@ class _ToolkitView(Toolkit):
         self._base.load_state_dict(state_dict, strict)
 
     def get_json_schemas(self, active_groups: Iterable[str] | None = None) -> list[JSONSchema]:
-        key = tuple(self.active_groups if active_groups is None else active_groups)
+        # It has no groups of its own: where none are given, the other toolkit's own setting decides.
+        key = None if active_groups is None else tuple(active_groups)
         schemas = self._base.get_json_schemas(key)
         combined = self._combined.get(key)
         if combined is None or combined[0] is not schemas:  # which is another list once anything has changed
             if len(self._combined) >= _MAX_CACHED:
                 self._combined.clear()
-            combined = self._combined[key] = schemas, self._combine(schemas, key)
+            combined = self._combined[key] = schemas, self._combine(schemas, key or ())
         return combined[1]
 
     def _combine(self, schemas: list[JSONSchema], key: tuple[str, ...]) -> list[JSONSchema]:
@@ -557,6 +735,9 @@ class _GroupedToolkit(_ExtendedToolkit):
     ) -> PreparedCall | ToolResponse:
         return super().prepare(tool_call, self.active_groups if active_groups is None else active_groups)
 
+    def get_json_schemas(self, active_groups: Iterable[str] | None = None) -> list[JSONSchema]:
+        return super().get_json_schemas(self.active_groups if active_groups is None else active_groups)
+
     def _combine(self, schemas: list[JSONSchema], key: tuple[str, ...]) -> list[JSONSchema]:
         self._renew_meta_tool()  # the other toolkit may have got groups, and its own tool for them is hidden
         return super()._combine(schemas, key)
@@ -597,6 +778,14 @@ class _BoundToolkit(_ToolkitView):
     def _combine(self, schemas: list[JSONSchema], key: tuple[str, ...]) -> list[JSONSchema]:
         return [self._schema_for(schema) for schema in schemas]
 
+    def current_entries(self) -> dict[str, _ToolEntry]:
+        entries = self._base.current_entries().items()
+        return {name: self._bound_entry(name, entry) for name, entry in entries}
+
+    def _bound_entry(self, name: str, entry: _ToolEntry) -> _ToolEntry:
+        bound = self._bind(entry.tool)
+        return entry if bound is entry.tool else _ToolEntry.of(bound, entry.group)
+
     def _schema_for(self, schema: JSONSchema) -> JSONSchema:
         tool = self._base.get(schema["function"]["name"])
         bound = None if tool is None else self._bind(tool)
@@ -616,7 +805,45 @@ class _BoundToolkit(_ToolkitView):
         return super().prepare(tool_call, self.active_groups if active_groups is None else active_groups)
 
 
+class _ToolkitSnapshot(_ToolkitView):
+    """The tools that a toolkit has at one moment: a round runs with what its model was offered."""
+
+    def __init__(self, base: Toolkit) -> None:
+        super().__init__(base)
+        self._entries = base.current_entries()
+
+    def snapshot(self) -> Toolkit:
+        return self
+
+    def get(self, name: str) -> ToolBase | None:
+        return Toolkit.get(self, name)
+
+    def group_of(self, name: str) -> str | None:
+        return Toolkit.group_of(self, name)
+
+    def get_json_schemas(self, active_groups: Iterable[str] | None = None) -> list[JSONSchema]:
+        return Toolkit.get_json_schemas(self, self.active_groups if active_groups is None else active_groups)
+
+    def prepare(
+        self, tool_call: ToolCallBlock, active_groups: Iterable[str] | None = None
+    ) -> PreparedCall | ToolResponse:
+        return super().prepare(tool_call, self.active_groups if active_groups is None else active_groups)
+
+
+def _refuse_namesakes(toolsets: Sequence[Toolset]) -> None:
+    names = [toolset.name for toolset in toolsets]
+    for name in names:
+        if names.count(name) > 1:
+            raise ToolConfigError(f"two toolsets of the toolkit are called {name!r}: give each a name of its own")
+
+
 def _namesake_error(name: str, first: ToolBase, second: ToolBase) -> ToolConfigError:
+    if first.is_hidden and second.is_hidden:
+        # A user gives no names to these; the layers do.
+        return ToolConfigError(
+            f"two middlewares of the agent bring a hidden tool called {name!r}, as two do that ask the same question: "
+            f"keep one of them with the options of both, or let one bring its tool under another name"
+        )
     return ToolConfigError(
         f"two tools are called {name!r}: {tool_location(first)} and {tool_location(second)}; "
         f"rename one with FunctionTool(function, name=...) or agent.as_tool(..., name=...), or register it with "

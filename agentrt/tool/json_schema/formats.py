@@ -5,13 +5,14 @@ therefore has neither look-around nor back-references. Lookaheads at the very be
 validation libraries write many of them: `^(?!a)b` fits what `^b` fits and `^a` does not.
 """
 
-import re
 from collections.abc import Callable
 from datetime import date, time
 from ipaddress import IPv4Address, IPv6Address
 
 from pydantic_core import SchemaError, SchemaValidator
 from pydantic_core.core_schema import str_schema
+
+from agentrt.text import lazy_pattern
 
 __all__ = ["FORMATS", "PatternError", "compile_pattern"]
 
@@ -121,11 +122,11 @@ def _translate(pattern: str) -> str:
     return "".join(translated)
 
 
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_TIME = re.compile(r"([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]+)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})?")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_EMAIL = re.compile(r"[^\s@]+@[^\s@]+")
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]*")
+_DATE = lazy_pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = lazy_pattern(r"([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]+)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})?")
+_UUID = lazy_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_EMAIL = lazy_pattern(r"[^\s@]+@[^\s@]+")
+_URI = lazy_pattern(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]*")
 
 
 def _is_date(text: str) -> bool:

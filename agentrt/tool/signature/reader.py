@@ -13,9 +13,9 @@ from agentrt.chain.signature import signature_of
 from agentrt.errors import ToolConfigError
 from agentrt.tool.arguments import parser_by_types
 from agentrt.tool.context import ToolContext
-from agentrt.tool.docstring import parse_docstring
 from agentrt.tool.signature.cache import cache_signature, cached_signature
 from agentrt.tool.signature.callables import bound_arguments, docstring_of, refuse, underlying
+from agentrt.tool.signature.docstring import parse_docstring
 from agentrt.tool.signature.parameters import Signature
 from agentrt.tool.signature.plain_types import compile_plain_types, is_field
 from agentrt.types import JSONObject, JSONSchema

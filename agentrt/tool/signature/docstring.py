@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from agentrt.text import lazy_pattern
+
 __all__ = ["parse_docstring"]
 
 _GOOGLE_PARAMETERS = ("args:", "arguments:", "parameters:", "params:", "keyword args:", "keyword arguments:")
@@ -23,13 +25,13 @@ _NUMPY_SECTIONS = (
     *("examples", "references", "see also", "notes"),
 )
 # These patterns may take long for some texts, which does no harm: docstrings are the programmer's, never the model's.
-_GOOGLE_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
-_NUMPY_ENTRY = re.compile(r"([\w*,\s]+?)\s*(?::.*)?")
-_SPHINX_FIELD = re.compile(
+_GOOGLE_ENTRY = lazy_pattern(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_NUMPY_ENTRY = lazy_pattern(r"([\w*,\s]+?)\s*(?::.*)?")
+_SPHINX_FIELD = lazy_pattern(
     r":(?:param|parameter|arg|argument|key|keyword|type|returns?|rtype|yields?|ytype|raises?|except|exception|var|ivar|cvar"
     r"|vartype|meta)(?:\s[^:]*)?:.*"
 )
-_SPHINX_ENTRY = re.compile(r":(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)")
+_SPHINX_ENTRY = lazy_pattern(r":(?:param|parameter|arg|argument|key|keyword)\s+(?:[^:]*\s)?\*{0,2}(\w+)\s*:\s*(.*)")
 
 
 @lru_cache(maxsize=1024)  # name and parameters of a tool are asked for separately

@@ -1,0 +1,5 @@
+"""Tools of MCP servers."""
+
+from agentrt.tool.mcp.toolset import MCPToolset
+
+__all__ = ["MCPToolset"]

@@ -1,0 +1,258 @@
+"""An MCP server in a process of its own, spoken to over its standard input and output.
+
+The transport of the SDK is not used: it gives the child more of the environment, reads lines of any length, does not
+keep its standard error, and leaves processes running that the child has started.
+"""
+
+import json
+import os
+import re
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import anyio
+from anyio.abc import Process
+from mcp.shared.message import SessionMessage
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+
+from agentrt.text import one_line
+from agentrt.tool.mcp.messages import without_malformed_tools
+from agentrt.tool.mcp.text import clean_text
+
+__all__ = ["MAX_MESSAGE", "ServerProcess"]
+
+MAX_MESSAGE = 16_000_000
+"""Bytes that one message of a server may have."""
+
+_INHERITED = ("PATH", "HOME", "LANG")
+_WINDOWS_INHERITED = ("SYSTEMROOT", "SYSTEMDRIVE", "PATHEXT", "TEMP", "USERPROFILE")  # without which nothing starts
+_LAST_LINES = 20
+_SECONDS_TO_END = 2.0
+_SECONDS_BETWEEN_LOOKS = 0.25
+_GROUP_SECONDS = 0.5
+_SECRET_OPTION = re.compile(r"(-[\w-]*(?:token|key|secret|passw\w*|auth\w*)[ =])\S+", re.IGNORECASE)
+_REQUEST_ID = re.compile(rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")')
+
+
+class ServerProcess:
+    """A server that runs as a child, in a process group of its own; all of that group ends with the connection."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
+        self.command = list(command)
+        self._env = dict(env)
+        self._cwd = cwd
+        self._process: Process | None = None
+        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self.exit_code: int | None = None  # of one that ended by itself
+        self._ended_by_itself = False
+        self._on_end: Callable[[], object] = bool  # does nothing
+        self._streams: tuple[Any, ...] = ()
+        self._group: Any = None
+
+    @property
+    def last_line(self) -> str:
+        """The last line of its standard error that is not blank."""
+        # Many servers end with a blank line, and put the reason before it.
+        lines = [line for line in self._last_lines if line.strip()]
+        return one_line(clean_text(lines[-1])) if lines else ""
+
+    @property
+    def shown_command(self) -> str:
+        """The command, without the values of options whose names say that they are secret."""
+        return _SECRET_OPTION.sub(r"\1***", " ".join(self.command))
+
+    @property
+    def secrets(self) -> list[str]:
+        """What to mask in messages about the server."""
+        return [value for name, value in self._env.items() if name not in _INHERITED]
+
+    def connect(self, on_end: Callable[[], None]) -> "ServerProcess":
+        """Return what starts the server in an `async with`; `on_end` is called when the server has ended by itself."""
+        self._on_end = on_end
+        return self
+
+    # A class and not a generator, which must not yield while a task group is open.
+    async def __aenter__(self) -> Any:
+        names = _INHERITED if os.name == "posix" else (*_INHERITED, *_WINDOWS_INHERITED)
+        environment = {name: os.environ[name] for name in names if name in os.environ} | self._env
+        self._process = process = await anyio.open_process(
+            self.command, env=environment, cwd=self._cwd, start_new_session=True
+        )
+        incoming, read_stream = anyio.create_memory_object_stream[Any](0)
+        write_stream, outgoing = anyio.create_memory_object_stream[Any](0)
+        self._streams = (incoming, read_stream, write_stream, outgoing)
+        self._group = await anyio.create_task_group().__aenter__()
+        self._group.start_soon(self._read_messages, process, incoming)
+        self._group.start_soon(self._read_errors, process)
+        self._group.start_soon(self._write_messages, process, outgoing)
+        self._group.start_soon(self._watch, process, incoming)
+        return read_stream, write_stream
+
+    async def __aexit__(self, *error: Any) -> None:
+        process = self._process
+        assert process is not None
+        # Shielded: no process may outlive its connection, and each wait in here has a limit.
+        with anyio.CancelScope(shield=True):
+            await self._end(process)
+        self._group.cancel_scope.cancel()
+        try:
+            await self._group.__aexit__(*error)
+        finally:
+            for stream in self._streams:
+                stream.close()
+            with anyio.CancelScope(shield=True), anyio.move_on_after(_SECONDS_TO_END):
+                await self._close_pipes(process)
+
+    async def _end(self, process: Process) -> None:
+        """End the process, by closing its input, then by SIGTERM, then by SIGKILL; and what is left of its group."""
+        # Before any signal of ours, so that the code is that of its own end.
+        if self._ended_by_itself and await _has_ended(process):
+            self.exit_code = process.returncode
+        if process.stdin is not None:
+            with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await process.stdin.aclose()
+        if not await _has_ended(process):
+            _signal_group(process, signal.SIGTERM)
+            await _has_ended(process)
+        _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+        await _has_ended(process)
+        with anyio.move_on_after(_GROUP_SECONDS):  # a group lasts as long as nobody has waited for its last process
+            while _signal_group(process, 0):  # noqa: ASYNC110  # the system has no event for it
+                await anyio.sleep(0.01)
+
+    async def _watch(self, process: Process, incoming: Any) -> None:
+        while process.returncode is None:  # noqa: ASYNC110  # as `_has_ended` does, and for the same reason
+            await anyio.sleep(_SECONDS_BETWEEN_LOOKS)
+        await anyio.sleep(_SECONDS_BETWEEN_LOOKS)  # to read its last output, if a grandchild keeps the pipe open
+        self._note_end()
+        incoming.close()
+
+    async def _read_messages(self, process: Process, incoming: Any) -> None:
+        assert process.stdout is not None
+        lines = _MessageReader()
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            while True:
+                try:
+                    chunk = await process.stdout.receive()
+                except anyio.EndOfStream:
+                    break
+                for line in lines.feed(chunk):
+                    await incoming.send(line)
+        self._note_end()
+        incoming.close()
+
+    def _note_end(self) -> None:
+        self._ended_by_itself = True
+        self._on_end()
+
+    async def _write_messages(self, process: Process, outgoing: Any) -> None:
+        assert process.stdin is not None
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            async for item in outgoing:
+                text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await process.stdin.send(text.encode() + b"\n")
+
+    async def _close_pipes(self, process: Process) -> None:
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await stream.aclose()
+        # A pipe that a process outside of the group keeps open would keep the transport of asyncio open.
+        transport = getattr(getattr(process, "_process", None), "_transport", None)
+        if transport is not None:
+            with suppress(OSError):
+                transport.close()
+
+    async def _read_errors(self, process: Process) -> None:
+        assert process.stderr is not None
+        rest = b""
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            while True:
+                *lines, rest = (rest + await process.stderr.receive()).split(b"\n")
+                self._last_lines.extend(line[:2_000].decode(errors="replace") for line in lines[-_LAST_LINES:])
+                rest = rest[:2_000]  # one that never ends its line must not fill the memory
+        if rest:
+            self._last_lines.append(rest.decode(errors="replace"))
+
+
+class _MessageReader:
+    """Splits what comes into messages; one that is too long is replaced by an error."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._head = b""
+        self._tail = b""
+
+    def feed(self, chunk: bytes) -> list[Any]:
+        messages = []
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            self._add(line)
+            message = self._take()
+            if message is not None:
+                messages.append(message)
+        self._add(rest)
+        return messages
+
+    def _add(self, piece: bytes) -> None:
+        # In pieces: to join them for each chunk would copy a large message again and again.
+        self._size += len(piece)
+        if self._size <= MAX_MESSAGE:
+            self._pieces.append(piece)
+            return
+        if self._pieces:
+            line = b"".join(self._pieces)
+            self._head, self._tail, self._pieces = line[:200], line[-200:], []
+        self._tail = (self._tail + piece)[-200:]
+
+    def _take(self) -> Any:
+        pieces, size, self._pieces, self._size = self._pieces, self._size, [], 0
+        if size > MAX_MESSAGE:
+            problem = f"the answer has {size:,} bytes, and at most {MAX_MESSAGE:,} are allowed"
+            return _error_message(self._head, self._tail, problem)
+        line = b"".join(pieces).strip()
+        if not line:
+            return None
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:
+            # What a server prints is not always a message; many print a greeting.
+            if not line.startswith(b'{"'):
+                return None
+            return _error_message(
+                line[:200], line[-200:], "the answer is not valid JSON, or not a message of the protocol"
+            )
+        return SessionMessage(without_malformed_tools(message))
+
+
+def _error_message(head: bytes, tail: bytes, problem: str) -> SessionMessage | None:
+    """Return an error in place of an answer that cannot be read, so that its call does not wait for it."""
+    # The id of the request stands at its beginning or at its end.
+    found = _REQUEST_ID.search(head) or _REQUEST_ID.search(tail)
+    if found is None:
+        return None
+    error = ErrorData(code=INTERNAL_ERROR, message=problem)
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=json.loads(found.group(1)), error=error))
+
+
+async def _has_ended(process: Process) -> bool:
+    # Not by `wait()`, which on asyncio also waits for the pipes, and these a grandchild may keep open.
+    with anyio.move_on_after(_SECONDS_TO_END):
+        while process.returncode is None:  # noqa: ASYNC110
+            await anyio.sleep(0.01)
+    return process.returncode is not None
+
+
+def _signal_group(process: Process, number: int) -> bool:
+    """Send a signal to all processes of the group; returns whether there were any."""
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, number)  # the id of its leader is that of the group, also when the leader has ended
+            return True
+        if number:
+            process.kill()
+    return False

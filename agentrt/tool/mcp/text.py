@@ -1,0 +1,35 @@
+"""Text that a server sent, made fit to be read by models and people."""
+
+import re
+from unicodedata import category
+
+__all__ = ["clean_text", "has_hidden_characters"]
+
+# Removed with their parameters, so that no "[31m" is left.
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[@-Z\\-_])")
+_VISIBLE = frozenset("\n\t")
+_JOINERS = frozenset("\u200c\u200d")  # part of the spelling of some languages, and of emoji
+
+
+def _is_hidden(character: str) -> bool:
+    if character in _VISIBLE or character in _JOINERS:
+        return False
+    # Controls, direction marks, tags and other formats, private use, and halves of pairs.
+    return category(character) in ("Cc", "Cf", "Co", "Cs")
+
+
+def has_hidden_characters(text: str) -> bool:
+    """Say whether the text has characters that a reader does not see, or that a terminal obeys."""
+    # Each character is tested once: to test all of a long text would block the event loop.
+    return not (text.isascii() and text.isprintable()) and any(map(_is_hidden, set(text)))
+
+
+def clean_text(text: str, longest: int | None = None) -> str:
+    """Return the text without what a reader does not see or a terminal obeys, and cut to `longest` characters."""
+    # Nearly all texts have none, and a look is cheap.
+    if has_hidden_characters(text):
+        text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n"))
+        text = text.translate({ord(character): None for character in set(text) if _is_hidden(character)})
+    if longest is not None and len(text) > longest:
+        text = f"{text[:longest]}... ({len(text) - longest:,} more characters were left out)"
+    return text
