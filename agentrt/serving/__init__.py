@@ -1,0 +1,16 @@
+"""Agents behind HTTP: sessions, replies that outlive their connections, and their events as server-sent events."""
+
+from agentrt.errors import ConfigError
+
+try:
+    from agentrt.serving.app import create_app
+    from agentrt.serving.auth import Authenticate, BearerTokens
+    from agentrt.serving.inputs import RemoteUserInput, StudioUserInput
+    from agentrt.serving.limits import Limits
+    from agentrt.serving.mcp import mcp_server
+except ModuleNotFoundError as error:
+    if error.name == "starlette":
+        raise ConfigError("agentrt.serving needs the extra 'serve': pip install \"agentrt[serve]\"") from error
+    raise
+
+__all__ = ["Authenticate", "BearerTokens", "Limits", "RemoteUserInput", "StudioUserInput", "create_app", "mcp_server"]

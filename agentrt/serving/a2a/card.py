@@ -1,0 +1,36 @@
+"""The agent card, which tells clients what an agent is, and where and how to reach it."""
+
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from agentrt import __version__
+
+__all__ = ["CARD_PATH", "agent_card"]
+
+CARD_PATH = "/.well-known/agent-card.json"
+_INPUT_MODES = ["text/plain", "application/json", "image/*"]
+_OUTPUT_MODES = ["text/plain", "application/json"]
+
+
+def agent_card(request: Request, name: str, *, is_first: bool, needs_token: bool) -> dict[str, Any]:
+    """Return the card of the agent `name`, without its prompt, its model and its tools."""
+    # Not `base_url`, which is that of the outermost application even if this one is mounted in it.
+    root = request.url.replace(path=quote(request.scope.get("root_path", "")), query="")
+    url = f"{root}/a2a" if is_first else f"{root}/a2a?agent={quote(name, safe='')}"
+    description = f"The agent {name}, which answers messages and asks where it needs an answer."
+    card: dict[str, Any] = {
+        "name": name,
+        "description": description,
+        "version": __version__,
+        "supportedInterfaces": [{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}],
+        "capabilities": {"streaming": True, "pushNotifications": False, "extendedAgentCard": False},
+        "defaultInputModes": _INPUT_MODES,
+        "defaultOutputModes": _OUTPUT_MODES,
+        "skills": [{"id": "reply", "name": name, "description": description, "tags": ["agent"]}],
+    }
+    if needs_token:
+        card["securitySchemes"] = {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
+        card["securityRequirements"] = [{"schemes": {"bearer": {"list": []}}}]
+    return card

@@ -1,0 +1,245 @@
+"""The routes under `/api`: sessions, replies, what waits, and the chains of an agent."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from json import loads
+from secrets import token_hex
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from agentrt.errors import SessionConflict, UsageError
+from agentrt.runner import ReplyHandle
+from agentrt.serving.bodies import (
+    confirm_calls,
+    is_reply_id,
+    read_after,
+    read_answer,
+    read_idempotency_key,
+    read_json,
+    read_messages,
+    read_on_disconnect,
+    read_query_number,
+)
+from agentrt.serving.failure import ApiError
+from agentrt.serving.gate import Gate, RouteHandler
+from agentrt.serving.json_response import JsonResponse
+from agentrt.serving.sessions import (
+    Visitor,
+    check_new_id,
+    check_sent_id,
+    describe_session,
+    message_json,
+    no_reply,
+)
+from agentrt.serving.sse import EventStream, reply_messages
+from agentrt.serving.submission import read_status, submit_answer, submit_messages
+
+__all__ = ["Api"]
+
+_PAGE = 100
+_LONGEST_PAGE = 1_000
+
+
+class Api:
+    """Answers the requests under `/api`, for the agent that `?agent=` names, or else the first one."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._limits = gate.limits
+        self._slots = gate.slots
+
+    def routes(self) -> list[Route]:
+        """Return the routes; a session id may hold slashes."""
+        session, reply = "/api/sessions/{session_id:path}", "/api/replies/{reply_id}"
+        table: list[tuple[str, str, RouteHandler]] = [
+            ("GET", "/api/sessions", self._list_sessions),
+            ("POST", f"{session}/fork", self._fork_session),
+            ("POST", f"{session}/replies", self._begin_reply),
+            ("GET", session, self._read_session),
+            ("DELETE", session, self._delete_session),
+            ("GET", f"{reply}/events", self._follow_reply),
+            ("POST", f"{reply}/interrupt", self._interrupt_reply),
+            ("GET", "/api/waiting", self._list_waiting),
+            ("GET", "/api/chains", self._read_chains),
+        ]
+        return [Route(path, self._gate.endpoint(handler), methods=[method]) for method, path, handler in table]
+
+    async def _list_sessions(self, request: Request, visitor: Visitor) -> Response:
+        page = await visitor.runner.store.list(
+            labels=visitor.labels,
+            prefix=request.query_params.get("prefix", ""),
+            limit=max(1, read_query_number(request, "limit", _PAGE, _LONGEST_PAGE)),
+            cursor=request.query_params.get("cursor") or None,
+        )
+        return JsonResponse({"sessions": [describe_session(info) for info in page.sessions], "cursor": page.cursor})
+
+    async def _read_session(self, request: Request, visitor: Visitor) -> Response:
+        info = await visitor.get(request.path_params["session_id"])
+        # Before the state is loaded, which may be long.
+        if f'"{info.revision}"' in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers={"ETag": f'"{info.revision}"'})
+        state = await visitor.load(info.session_id)
+        # The last ones, since a client shows the end of a conversation first.
+        count = read_query_number(request, "last", _LONGEST_PAGE, len(state.context) + _LONGEST_PAGE)
+        context = state.reply_context
+        body = {
+            **describe_session(info),
+            "revision": state.revision,
+            "messages": [message_json(message) for message in (state.context[-count:] if count else [])],
+            "messages_in_all": len(state.context),
+            "reply": None if context is None else message_json(context.message),
+            "waiting": visitor.question_of(state),
+            "allow_edited_input": state.permission_context.allow_edited_input,
+        }
+        return JsonResponse(body, headers={"ETag": f'"{state.revision}"'})
+
+    async def _delete_session(self, request: Request, visitor: Visitor) -> Response:
+        info = await visitor.get(request.path_params["session_id"])
+        # Its worker would save the session again, or fail where it does.
+        if info.status == "running":
+            raise ApiError(409, "running", "a reply of this session is in progress: interrupt it first")
+        await visitor.runner.delete(info.session_id)
+        return Response(status_code=204)
+
+    async def _fork_session(self, request: Request, visitor: Visitor) -> Response:
+        info = await visitor.get(request.path_params["session_id"])
+        body = await read_json(request, self._limits, ("session_id", "messages"))
+        new_id = check_new_id(body.get("session_id", token_hex(12)), "'session_id'")
+        count = body.get("messages")
+        if count is not None and (type(count) is not int or count < 0):
+            raise ApiError(400, "invalid_body", "'messages' must be the number of messages to keep")
+        try:
+            await visitor.runner.store.fork(info.session_id, new_id, messages=count)
+        except UsageError:
+            raise ApiError(400, "invalid_body", "'messages' is more than this session has") from None
+        except SessionConflict:
+            await visitor.get(new_id)
+            # Only for a session of the visitor; get() has raised for any other.
+            raise ApiError(409, "exists", "there is a session of this id already") from None
+        return JsonResponse(describe_session(await visitor.get(new_id)), 201)
+
+    async def _begin_reply(self, request: Request, visitor: Visitor) -> ASGIApp:
+        session_id = check_sent_id(request.path_params["session_id"], "the id of the session")
+        key, after, leave = read_idempotency_key(request), read_after(request), read_on_disconnect(request)
+        body = await read_json(request, self._limits, ("input", "answer"))
+        # Both would leave it open which comes first.
+        if len(body) != 1:
+            raise ApiError(400, "invalid_body", "the body must have 'input' or 'answer', and not both")
+        if after:
+            # Of a reply that was begun before, under its key; a session that is new has no events.
+            info = await visitor.find(session_id)
+            _check_number(after, -1 if info is None else (await visitor.load(session_id)).sequence)
+        is_stream = "text/event-stream" in request.headers.get("accept", "")
+        if is_stream:
+            # Before anything is stored: a refused stream must not leave a reply that runs.
+            self._slots.take(visitor.owner)
+        try:
+            if "input" in body:
+                messages = read_messages(visitor.runner.agent, body["input"])
+                handle = await submit_messages(visitor, session_id, messages, key)
+            else:
+                handle, asked_at = await self._submit_answer(visitor, session_id, body["answer"])
+                # The client has read what came before its answer.
+                after = after or asked_at
+        except BaseException:
+            if is_stream:
+                self._slots.release(visitor.owner)
+            raise
+        place = _path_of_events(request, handle)
+        if is_stream:
+            on_leave = handle.interrupt if leave == "interrupt" else None
+            return self._stream(visitor, handle, after, on_leave=on_leave, headers={"Location": place})
+        body = {"reply_id": handle.reply_id, "session_id": session_id, "events": place}
+        return JsonResponse(body, 202, {"Location": place})
+
+    async def _submit_answer(self, visitor: Visitor, session_id: str, value: object) -> tuple[ReplyHandle, int]:
+        """Return the handle, and the number of the question's event."""
+        answer = read_answer(value)
+        state = await visitor.load(session_id)
+        question = visitor.runner.agent.with_state(state).waiting()
+        if answer is None:
+            values: dict[str, dict[str, bool]] = value  # type: ignore[assignment]  # as `read_answer` has found it
+            answer = confirm_calls(question, str(values["reply_id"]), values["calls"])
+        handle = await submit_answer(visitor, session_id, answer)
+        return handle, 0 if question is None else question.seq
+
+    async def _follow_reply(self, request: Request, visitor: Visitor) -> ASGIApp:
+        after = read_after(request)
+        handle = await self._find_reply(request, visitor)
+        if after:
+            state = await visitor.load(handle.session_id)
+            _check_number(after, state.sequence)
+        self._slots.take(visitor.owner)
+        return self._stream(visitor, handle, after, on_leave=None, headers={})
+
+    async def _interrupt_reply(self, request: Request, visitor: Visitor) -> Response:
+        handle = await self._find_reply(request, visitor)
+        return JsonResponse({"reply_id": handle.reply_id, "interrupted": await handle.interrupt()})
+
+    async def _find_reply(self, request: Request, visitor: Visitor) -> ReplyHandle:
+        reply_id, session_id = request.path_params["reply_id"], request.query_params.get("session")
+        # No reply has such an id, and a runner refuses to look for it.
+        if not is_reply_id(reply_id):
+            raise no_reply()
+        # The client may know the reply alone, as after an Idempotency-Key of its own.
+        if session_id is None:
+            session_id = await visitor.find_session_of(reply_id)
+        else:
+            await visitor.get(session_id)
+        if not await visitor.runner.has_reply(session_id, reply_id):
+            raise no_reply()
+        return visitor.runner.handle(session_id, reply_id)
+
+    def _stream(
+        self,
+        visitor: Visitor,
+        handle: ReplyHandle,
+        after: int,
+        *,
+        on_leave: Callable[[], Awaitable[object]] | None,
+        headers: dict[str, str],
+    ) -> ASGIApp:
+        return EventStream(
+            partial(reply_messages, handle, after, partial(read_status, visitor)),
+            self._limits,
+            name=f"reply {handle.reply_id}",
+            on_leave=on_leave,
+            on_close=partial(self._slots.release, visitor.owner),
+            headers=headers,
+        )
+
+    async def _list_waiting(self, request: Request, visitor: Visitor) -> Response:
+        cursor = request.query_params.get("cursor") or None
+        page = await visitor.runner.store.list(labels=visitor.labels, limit=_LONGEST_PAGE, cursor=cursor)
+        waiting = []
+        for info in page.sessions:
+            if info.status == "waiting":
+                state = await visitor.runner.store.load(info.session_id)
+                question = None if state is None else visitor.question_of(state)
+                if question is not None:  # else it was answered a moment ago
+                    waiting.append({"session_id": info.session_id, "question": question})
+        return JsonResponse({"waiting": waiting, "cursor": page.cursor})
+
+    async def _read_chains(self, request: Request, visitor: Visitor) -> Response:
+        return JsonResponse(
+            {"agents": list(self._gate.runners), "chains": loads(visitor.runner.agent.explain(format="json"))}
+        )
+
+
+def _check_number(after: int, sequence: int) -> None:
+    # What is sent before it is saved has numbers that were reserved, except those of an answer.
+    if after > sequence + 1:
+        raise ApiError(400, "last_event_id", "Last-Event-ID must be the id of an event of this reply")
+
+
+def _path_of_events(request: Request, handle: ReplyHandle) -> str:
+    """Return the path of the reply's events, wherever the application is mounted."""
+    # The ids are quoted, slashes too: they come from clients.
+    root = quote(request.scope.get("root_path", ""))
+    place = f"{root}/api/replies/{quote(handle.reply_id)}/events?session={quote(handle.session_id, safe='')}"
+    agent = request.query_params.get("agent")
+    return place if agent is None else f"{place}&agent={quote(agent, safe='')}"

@@ -1,0 +1,7 @@
+"""Questions of `UserAgent`s that are answered over HTTP."""
+
+from agentrt.serving.inputs.board import InputBoard
+from agentrt.serving.inputs.routes import InputRoutes
+from agentrt.serving.inputs.user_input import RemoteUserInput, StudioUserInput
+
+__all__ = ["InputBoard", "InputRoutes", "RemoteUserInput", "StudioUserInput"]

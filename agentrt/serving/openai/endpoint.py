@@ -1,0 +1,200 @@
+"""A model is an agent, and a chat completion is a reply: of a session of its own, or of one that is named."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+from secrets import token_hex
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from agentrt import AgentState
+from agentrt.errors import AgentRTError
+from agentrt.runner import ReplyHandle
+from agentrt.serving.bodies import read_idempotency_key, read_json
+from agentrt.serving.failure import ApiError, as_api_error
+from agentrt.serving.gate import Gate, RouteHandler
+from agentrt.serving.json_response import JsonResponse
+from agentrt.serving.openai.answer import Completion, ReplyText
+from agentrt.serving.openai.request import ChatRequest, openai_error
+from agentrt.serving.sessions import Visitor
+from agentrt.serving.sse import EventStream, encode_data
+from agentrt.serving.submission import read_status, submit_messages
+from agentrt.serving.waiting_client import AwaitedResponse
+
+__all__ = ["OpenAIApi"]
+
+_PASSING_PREFIX = "chat/"  # of the ids of sessions that last for one answer
+_ABANDON_SECONDS = 30.0
+
+
+class OpenAIApi:
+    """Answers the requests under `/v1`."""
+
+    def __init__(self, gate: Gate, *, has_studio: bool) -> None:
+        self._gate = gate
+        self._has_studio = has_studio
+
+    def routes(self) -> list[Route]:
+        table: list[tuple[str, str, RouteHandler]] = [
+            ("GET", "/v1/models", self._list_models),
+            ("GET", "/v1/models/{model:path}", self._read_model),
+            ("POST", "/v1/chat/completions", self._complete),
+        ]
+        return [
+            Route(path, self._gate.endpoint(handler, reshape=openai_error), methods=[method])
+            for method, path, handler in table
+        ]
+
+    async def _list_models(self, _: Request, __: Visitor) -> Response:
+        return JsonResponse({"object": "list", "data": [_describe_model(name) for name in self._gate.runners]})
+
+    async def _read_model(self, request: Request, _: Visitor) -> Response:
+        name = request.path_params["model"]
+        self._check_model(name)
+        return JsonResponse(_describe_model(name))
+
+    def _check_model(self, name: str) -> None:
+        if name not in self._gate.runners:
+            raise ApiError(
+                404,
+                "model_not_found",
+                "this server has no agent of this name: GET /v1/models lists them",
+                details={"param": "model"},
+            )
+
+    async def _complete(self, request: Request, visitor: Visitor) -> ASGIApp:
+        key = read_idempotency_key(request)
+        chat = ChatRequest.read(await read_json(request, self._gate.limits, None))
+        self._check_model(chat.model)
+        visitor = Visitor(visitor.owner, self._gate.open_runner(chat.model))
+        slots = self._gate.slots
+        # Before anything is stored: a refused request must not leave a reply that runs.
+        slots.take(visitor.owner)
+        try:
+            handle = await self._begin(visitor, chat, key)
+        except BaseException:
+            slots.release(visitor.owner)
+            raise
+        turn = _Turn(visitor, chat, handle, self._session_url(request, chat.model, handle.session_id))
+        on_close = partial(slots.release, visitor.owner)
+        if not chat.stream:
+            return AwaitedResponse(turn.respond, on_close, on_leave=turn.abandon)
+        return EventStream(
+            turn.messages,
+            self._gate.limits,
+            name=f"reply {handle.reply_id}",
+            on_leave=turn.abandon,
+            on_close=on_close,
+            headers={},
+        )
+
+    def _session_url(self, request: Request, agent_name: str, session_id: str) -> str:
+        session, agent = quote(session_id, safe=""), quote(agent_name, safe="")
+        # On the page the user can answer; without it a program can.
+        # Without `base_url`, which is that of the outermost application, and not of one that is mounted in it.
+        root = request.url.replace(path=quote(request.scope.get("root_path", "")), query="")
+        if self._has_studio:
+            return f"{root}/studio#agent={agent}&session={session}"
+        return f"{root}/api/sessions/{session}?agent={agent}"
+
+    async def _begin(self, visitor: Visitor, chat: ChatRequest, key: str | None) -> ReplyHandle:
+        # Read before a session is made, so that a bad message leaves none.
+        history, new = chat.conversation(visitor.runner.agent)
+        if chat.session_id is not None:
+            # The session has what was said before.
+            return await submit_messages(visitor, chat.session_id, new, key)
+        session_id = f"{_PASSING_PREFIX}{token_hex(12)}"
+        await visitor.runner.store.save(AgentState(session_id=session_id, context=history, labels=visitor.labels))
+        try:
+            return await submit_messages(visitor, session_id, new, key)
+        except BaseException:
+            # A refused request leaves nothing, and neither does one that is cancelled.
+            with anyio.move_on_after(_ABANDON_SECONDS, shield=True):
+                await visitor.runner.store.delete(session_id)
+            raise
+
+
+class _Turn(NamedTuple):
+    """One completion: who asked for what, and the reply that answers; `url` is where its session is."""
+
+    visitor: Visitor
+    chat: ChatRequest
+    handle: ReplyHandle
+    url: str
+
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        """Answer in chunks, which come as the reply does."""
+        completion, answer = self._completion(), self._reply_text()
+        yield encode_data(completion.chunk({"role": "assistant", "content": ""}))
+        try:
+            async with aclosing(self.handle.events()) as events:
+                async for event in events:
+                    text, reasoning = answer.read(event)
+                    if text:
+                        yield encode_data(completion.chunk({"content": text}))
+                    if reasoning:
+                        yield encode_data(completion.chunk({"reasoning_content": reasoning}))
+            await self._settle(answer)
+        except (AgentRTError, ApiError) as error:
+            # The status was sent long ago, so the failure is a chunk, which clients raise as they would a status.
+            yield encode_data(openai_error(as_api_error(error, "a completion")).body)
+            return
+        if answer.status == "waiting":
+            start = "\n\n" if answer.text else ""
+            yield encode_data(completion.chunk({"content": f"{start}{answer.question(self.url)}"}))
+        yield encode_data(completion.chunk({}, answer.status))
+        if self.chat.include_usage:
+            yield encode_data(completion.usage_chunk(answer))
+        yield b"data: [DONE]\n\n"
+
+    async def respond(self) -> Response:
+        """Answer as a whole."""
+        try:
+            return JsonResponse(await self._read_completion())
+        except (AgentRTError, ApiError) as error:
+            return openai_error(as_api_error(error, "a completion"))
+
+    async def _read_completion(self) -> dict[str, Any]:
+        answer = self._reply_text()
+        async with aclosing(self.handle.events()) as events:
+            async for event in events:
+                answer.read(event)
+        await self._settle(answer)
+        parts = [answer.text, answer.question(self.url) if answer.status == "waiting" else ""]
+        return self._completion().to_json(answer, "\n\n".join(filter(None, parts)))
+
+    async def abandon(self) -> None:
+        """End the reply, since nobody else can read it; one of a session that is named continues."""
+        if self.chat.session_id is None:
+            with anyio.move_on_after(_ABANDON_SECONDS):
+                # The worker saves the end, so the session is deleted behind that.
+                await self.handle.interrupt()
+                await self.handle.result()
+                await self.visitor.runner.store.delete(self.handle.session_id)
+
+    async def _settle(self, answer: ReplyText) -> None:
+        """Forget a session that was for this answer alone; raises `ApiError` where the reply failed."""
+        # A reply that was over before, under the same key, may say its end in no event.
+        answer.status = answer.status or await read_status(self.visitor, self.handle)
+        # What waits for an answer is kept until it has that.
+        if self.chat.session_id is None and answer.status != "waiting":
+            await self.visitor.runner.store.delete(self.handle.session_id)
+        if answer.status in ("error", "failed"):
+            code = answer.error or answer.status
+            raise ApiError(500, code, f"the reply failed: {code}")
+
+    def _completion(self) -> Completion:
+        return Completion(self.handle.reply_id, self.chat.model)
+
+    def _reply_text(self) -> ReplyText:
+        return ReplyText(self.handle.reply_id, self.visitor.runner.agent.name)
+
+
+def _describe_model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "agentrt"}

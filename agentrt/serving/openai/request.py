@@ -1,0 +1,117 @@
+"""What a client of OpenAI's API asks for, and what it gets where it cannot have that."""
+
+from typing import Any, NamedTuple, Self
+
+from agentrt import Agent, Msg
+from agentrt.message import AssistantMsg
+from agentrt.serving.bodies import read_messages
+from agentrt.serving.failure import ApiError
+from agentrt.serving.sessions import check_new_id
+from agentrt.text import whole_characters
+
+__all__ = ["ChatRequest", "openai_error", "wrong_parameter"]
+
+# What changes the form of an answer. Other settings, such as a temperature, are the agent's own affair and are ignored.
+_ONLY_VALUES: dict[str, tuple[Any, ...]] = {
+    "n": (None, 1),
+    "tools": (None, []),
+    "functions": (None, []),
+    "logprobs": (None, False),
+    "modalities": (None, ["text"]),
+    "response_format": (None, {"type": "text"}),
+}
+_TYPES_BY_STATUS = {401: "authentication_error", 429: "rate_limit_error"}
+_SYSTEM_ROLES = ("system", "developer")
+
+
+class ChatRequest(NamedTuple):
+    """The body of a chat completion, as far as it is used here."""
+
+    model: str
+    messages: list[dict[str, Any]]
+    stream: bool
+    include_usage: bool
+    session_id: str | None
+
+    @classmethod
+    def read(cls, body: dict[str, Any]) -> Self:
+        """Return the request; raises `ApiError` that names the parameter."""
+        model, messages, session_id = body.get("model"), body.get("messages"), body.get("session_id")
+        if not isinstance(model, str):
+            raise wrong_parameter("model", "'model' must be the name of an agent: GET /v1/models lists them")
+        if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
+            raise wrong_parameter("messages", "'messages' must be a list of messages, with at least one")
+        for name, values in _ONLY_VALUES.items():
+            if body.get(name) not in values:
+                raise wrong_parameter(
+                    name, f"this server does not take {name!r}: an agent has its own tools, and answers in text"
+                )
+        stream, options = body.get("stream") or False, body.get("stream_options") or {}
+        if not isinstance(stream, bool) or not isinstance(options, dict):
+            raise wrong_parameter("stream", "'stream' must be true or false, and 'stream_options' an object")
+        # Not of the API: clients send it beside its own fields.
+        if session_id is not None:
+            check_new_id(session_id, "'session_id'")
+        return cls(model, messages, stream, options.get("include_usage") is True, session_id)
+
+    def conversation(self, agent: Agent) -> tuple[list[Msg], list[Msg]]:
+        """Return what was said before, and what the user says now: all behind the last answer."""
+        first = len(self.messages)
+        while first and self.messages[first - 1].get("role") in ("user", *_SYSTEM_ROLES):
+            first -= 1
+        taken = [self._read(agent, message, f"messages[{number}]") for number, message in enumerate(self.messages)]
+        if first == len(taken):
+            raise wrong_parameter("messages", "'messages' must end with a message of the user")
+        return taken[:first], taken[first:]
+
+    def _read(self, agent: Agent, message: dict[str, Any], place: str) -> Msg:
+        role, content = message.get("role"), message.get("content")
+        if role == "assistant":
+            return self._answer(agent, message, place)
+        if role not in ("user", *_SYSTEM_ROLES):
+            raise wrong_parameter(place, f"'{place}.role' must be 'user', 'assistant' or 'system'")
+        item = {"role": "user", "content": content}
+        # The agent has a system prompt of its own, and its instructions are not for clients to give: the agent reads
+        # those of a client as something that the user says.
+        if role in _SYSTEM_ROLES:
+            item["name"] = "system"
+        elif message.get("name") is not None:
+            item["name"] = message["name"]
+        try:
+            [taken] = read_messages(agent, item, place)
+        except ApiError as error:
+            raise wrong_parameter(place, str(error)) from None
+        return taken
+
+    def _answer(self, agent: Agent, message: dict[str, Any], place: str) -> Msg:
+        content = message.get("content")
+        # Clients may send back what they were sent as parts.
+        if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+            content = "".join(str(part.get("text", "")) for part in content)
+        # This server never sends any, so they are of another one.
+        if message.get("tool_calls") or not isinstance(content, str):
+            raise wrong_parameter(place, f"'{place}.content' must be the text of an answer, and without tool calls")
+        return AssistantMsg(agent.name, whole_characters(content))
+
+
+def wrong_parameter(name: str, message: str) -> ApiError:
+    """Return the refusal of a parameter."""
+    return ApiError(400, "invalid_parameter", message, details={"param": name})
+
+
+def openai_error(error: ApiError) -> ApiError:
+    """Return the same refusal in the form of OpenAI's."""
+    values = error.body["error"]
+    kind = _TYPES_BY_STATUS.get(error.status, "server_error" if error.status >= 500 else "invalid_request_error")
+    details = {name: value for name, value in values.items() if name not in ("code", "message")}
+    headers = dict(error.headers)
+    # The official clients send 409 again by themselves, which changes nothing; what passes says when to come back.
+    if "Retry-After" not in headers:
+        headers["x-should-retry"] = "false"
+    return ApiError(
+        error.status,
+        values["code"],
+        values["message"],
+        details={"param": None, **details, "type": kind},
+        headers=headers,
+    )

@@ -1,0 +1,67 @@
+"""The files of the studio: one page with its script and style, which asks nobody but this server for anything."""
+
+from functools import cache, partial
+from hashlib import sha256
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+__all__ = ["StudioPage"]
+
+_FOLDER = Path(__file__).parents[1] / "static"
+_STUDIO_FILES = {
+    "/studio": ("studio.html", "text/html; charset=utf-8"),
+    "/studio/studio.js": ("studio.js", "text/javascript; charset=utf-8"),
+    "/studio/studio.css": ("studio.css", "text/css; charset=utf-8"),
+    "/studio/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+# What a model or a tool says is text to the page; should markup get through all the same, the browser runs none of it.
+_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",  # or another page could have its reader approve without knowing
+        "require-trusted-types-for 'script'",
+    ]
+)
+_PAGE_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # asked for again each time, and sent where it has changed
+}
+
+
+class StudioPage:
+    """Answers with the files, without authentication: they hold nothing of any owner."""
+
+    def routes(self) -> list[Route]:
+        files = [Route(path, partial(self._answer, *file)) for path, file in _STUDIO_FILES.items()]
+        return [Route("/", self._redirect), *files]
+
+    async def _redirect(self, request: Request) -> Response:
+        # For those who type the name of the server alone.
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/studio")
+
+    async def _answer(self, name: str, media_type: str, request: Request) -> Response:
+        content, tag = _read_static(name)
+        headers = {**_PAGE_HEADERS, "ETag": tag}
+        if tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers, media_type=media_type)
+
+
+@cache
+def _read_static(name: str) -> tuple[bytes, str]:
+    content = (_FOLDER / name).read_bytes()
+    return content, f'"{sha256(content).hexdigest()[:32]}"'
