@@ -4,7 +4,7 @@ from agentrt.agent.agent import Agent
 from agentrt.agent.base import AgentBase, ReActAgentBase
 from agentrt.agent.delegation.agent_tool import AgentTool
 from agentrt.agent.delegation.delegation import Delegation
-from agentrt.agent.react import ReActAgent
+from agentrt.agent.react.agent import ReActAgent
 from agentrt.agent.subagent import (
     ContextBundle,
     DelegationContext,

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import anyio
 
-from agentrt.agent.audience import Audience
 from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted_msg, no_reply_error
 from agentrt.agent.delegation.agent_tool import AgentTool, PromptFunction, SharedContext, bind_tools
 from agentrt.agent.delegation.lineage import Lineage
@@ -26,13 +25,14 @@ from agentrt.agent.validation import (
     check_state,
     make_toolkit,
 )
-from agentrt.chain import ObservableCore
-from agentrt.chain.explain import ChildDescription
+from agentrt.chain import ObservableCore, Probe
+from agentrt.chain.explain import ChildDescription, ToolsetDescription
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.emission import emitting_hooks
 from agentrt.conversation.inputs import (
+    ANSWERS,
     AgentInput,
     MessagesInput,
     as_input,
@@ -51,8 +51,9 @@ from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserCo
 from agentrt.hooks import AgentChains, MiddlewareBase, ReplyInput
 from agentrt.keywords import hide_unknown, suggest_arguments, suggest_attributes, suggest_keywords, wrong_call
 from agentrt.loop.compression import compress, compress_now
-from agentrt.loop.driver import finish_reply, run_reply
+from agentrt.loop.driver import finish_reply, relate_to_earlier, run_reply
 from agentrt.loop.observers import observe_events, observe_wire
+from agentrt.loop.opening import check_has_something
 from agentrt.loop.outcome import abandon_unfinished_reply
 from agentrt.loop.reasoning import call_model, reason, system_prompt
 from agentrt.loop.repeat import check_reply_id, check_sequence_number
@@ -60,11 +61,12 @@ from agentrt.loop.reply import reply
 from agentrt.loop.tool_calls.acting import act
 from agentrt.loop.tool_calls.approval import check_permission
 from agentrt.message import Msg
-from agentrt.model import ChatModelBase, chat_model
+from agentrt.model_interface import ChatModelBase
 from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
 from agentrt.text import repr_of
-from agentrt.tool import ToolGroup, Toolkit
+from agentrt.tool import ToolBase, ToolGroup, Toolkit
+from agentrt.tool.signature import function_name
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, ReActConfig
 from agentrt.workspace import FileSystemBase
@@ -106,7 +108,7 @@ class Agent(ReActAgentBase):
 
     The model is a `ChatModelBase`, or what `chat_model` takes, such as "openai:gpt-5-mini". The tools are functions and
     `ToolBase`s, in a list or in a `Toolkit`; those in `tools` come after those in `toolkit`. They find the `workspace`
-    in their `ToolContext`.
+    in their `ToolContext`. A `probe`, such as `agentrt.probe.LayerTimes`, is notified of each layer's calls.
 
     It prints its replies when `set_console_output_enabled` or `set_msg_queue_enabled` says so, or when a hook or a
     layer of `on_print` is there to see it. The `reply` that a subclass writes is the core of its `on_reply`, streamed
@@ -156,13 +158,14 @@ class Agent(ReActAgentBase):
         context_config: ContextConfig | None = None,
         when_busy: WhenBusy = "raise",
         workspace: FileSystemBase | None = None,
+        probe: Probe | None = None,
     ) -> None:
         check_parts(name, system_prompt, model, when_busy)
         check_options(state, state_store, react_config, context_config, workspace)
         self._refuse_steps()
-        super().__init__(name=name, middlewares=middlewares)
+        super().__init__(name=name, middlewares=middlewares, probe=probe)
         self.system_prompt = system_prompt
-        self.model = chat_model(cast(ChatModelBase | str, model))
+        self.model = _as_chat_model(cast(ChatModelBase | str, model))
         contributed = tuple(_list_tools(middleware) for middleware in middlewares)
         self._compiled = self._compiled._replace(tools=contributed)  # `explain` says whose they are
         self.toolkit = make_toolkit(toolkit, tools).with_tools(_flat(contributed))
@@ -186,6 +189,14 @@ class Agent(ReActAgentBase):
         if run is None:
             raise no_reply_error(self.name)
         return run
+
+    @property
+    def middleware_tools(self) -> frozenset[str]:
+        """The names of the tools that its middlewares bring, those in groups among them."""
+        tools = _flat(self._compiled.tools)
+        single = [tool for tool in tools if not isinstance(tool, ToolGroup)]
+        grouped = [tool for group in tools if isinstance(group, ToolGroup) for tool in group.tools]
+        return frozenset(tool.name if isinstance(tool, ToolBase) else function_name(tool) for tool in single + grouped)
 
     @property
     def reply_id(self) -> str | None:
@@ -396,7 +407,7 @@ class Agent(ReActAgentBase):
         The message of a reply that waits for an answer is for the one who answers: subscribers do not observe it.
         """
         answer = await self.reply(*args, **kwargs)  # no scope around it: the loop sees interrupts by itself
-        if self.live_conversation.audience.subscribers and self.state.reply_context is None:
+        if self.live_conversation.subscribers and self.state.reply_context is None:
             await self._broadcast(answer)
         return answer
 
@@ -430,6 +441,20 @@ class Agent(ReActAgentBase):
         """
         return open_question(self.state.reply_context)
 
+    def check_input(self, inputs: AgentInput = None, *, reply_id: str | None = None) -> ReplyInput:
+        """Return the input as `reply` takes it: messages, an answer or `None`. Nothing is run, and nothing changes.
+
+        Raises what `reply` would raise for it at this moment: `InvalidInputError` for what no agent takes, and
+        `ResumeError` for an answer that does not fit the question, and for a message while an answer is due.
+        """
+        claim, taken, _ = self._take_request(inputs, None, reply_id, 0)
+        context, message = self.state.reply_context, None
+        if context is not None or claim.is_named or isinstance(taken, ANSWERS):
+            _, _, message = relate_to_earlier(self, claim, taken)
+        if context is None and message is None and not taken:
+            check_has_something(self)
+        return taken
+
     @overload
     def run_sync(
         self, inputs: AgentInput = None, *, structured_schema: type[_SchemaType], deps: Any = None
@@ -462,10 +487,16 @@ class Agent(ReActAgentBase):
         await self.model.aclose()
 
     async def __aenter__(self) -> Self:
+        toolkit = self.toolkit
+        await toolkit.__aenter__()
+        self.live_conversation.open_toolkits.append(toolkit)  # another may be assigned meanwhile
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+        try:
+            await self.live_conversation.open_toolkits.pop().__aexit__()
+        finally:
+            await self.aclose()
 
     @hook_method("on_observe", OverriddenCall)
     async def observe(self, msg: MessagesInput | None) -> None:
@@ -514,26 +545,22 @@ class Agent(ReActAgentBase):
         long as they share a state. Raises a `ConfigError` for middlewares and tools that do not fit.
 
         `parent` is an agent that this one works for, as a tool: middlewares that come from it, and are not this
-        agent's own, bring no tools here, and `explain()` says whose they are.
+        agent's own, bring no tools here but hidden ones, and `explain()` says whose they are.
         """
         check_is_list(type(self), middlewares)
         chosen, before = tuple(middlewares), self._compiled
         lineage = before.lineage if parent is None else Lineage.of_child(parent, before.middlewares, chosen)
         contributed = tuple(
-            ()
-            if lineage.is_inherited(middleware) or not isinstance(middleware, MiddlewareBase)  # refused below
-            else _list_tools(middleware)
-            for middleware in chosen
+            _list_tools(middleware, only_hidden=lineage.is_inherited(middleware)) for middleware in chosen
         )
         # As `AgentBase` copies agents: a class of the user's may leave out what cannot be saved.
         attributes = AgentBase.__getstate__(self)
         *_, shows, last_reply_id = cast(tuple[Any, ...], attributes["_made_of"])
-        attributes["_made_of"] = (chosen, contributed, lineage, shows, last_reply_id)
+        attributes["_made_of"] = (chosen, contributed, lineage, before.probe, shows, last_reply_id)
         attributes["toolkit"] = self.toolkit.without_tools(_flat(before.tools)).with_tools(_flat(contributed))
         other = object.__new__(type(self))
         AgentBase.__setstate__(other, attributes)
-        audience = self.live_conversation.audience
-        other.live_conversation.audience = Audience(audience.shows, audience.queue, audience.printer)
+        other.live_conversation.audience = self.live_conversation.audience
         bind_tools(other)
         return other
 
@@ -651,6 +678,12 @@ class Agent(ReActAgentBase):
             id(middleware): [name for tool in tools for name in _tool_names(tool)] for middleware, tools in contributed
         }
 
+    def _describe_toolsets(self) -> Sequence[ToolsetDescription]:
+        return [
+            {"toolset": toolset.name, "status": toolset.status, "tools": self.toolkit.names_of(toolset)}
+            for toolset in self.toolkit.toolsets
+        ]
+
     def _describe_children(self) -> Sequence[ChildDescription]:
         bindings = self.live_conversation.bindings
         bindings.bind_all(self, self.toolkit)  # with those that were registered since the last round
@@ -667,6 +700,14 @@ class Agent(ReActAgentBase):
         return self.with_state(self.state)  # it is the same conversation
 
 
+def _as_chat_model(model: ChatModelBase | str) -> ChatModelBase:
+    if isinstance(model, ChatModelBase):
+        return model
+    from agentrt.model import chat_model  # which loads all providers: an agent over a model of the user's needs none
+
+    return chat_model(model)
+
+
 def _state_to_json(state: AgentState) -> object:
     return json.loads(state.model_dump_json())
 
@@ -678,18 +719,25 @@ def _state_from_json(value: object) -> AgentState:
 def _tool_names(tool: Any) -> list[str]:
     if isinstance(tool, ToolGroup):
         return [f"{name} (group {tool.name!r})" for grouped in tool.tools for name in _tool_names(grouped)]
-    return [str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))]
+    name = str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))
+    return [f"{name} (hidden)" if isinstance(tool, ToolBase) and tool.is_hidden else name]
 
 
 def _flat(contributed: Sequence[Sequence[ToolLike | ToolGroup]]) -> list[ToolLike | ToolGroup]:
     return [tool for tools in contributed for tool in tools]
 
 
-def _list_tools(middleware: MiddlewareBase) -> tuple[Any, ...]:
-    tools: object = middleware.list_tools()
+def _list_tools(middleware: object, only_hidden: bool = False) -> tuple[Any, ...]:
+    list_tools = getattr(middleware, "list_tools", None)
+    if list_tools is None or isinstance(middleware, type):  # the compiler refuses it, and says why
+        return ()
+    tools: object = list_tools()
     if not isinstance(tools, (list, tuple)):
         remedy = ": write `def`, without `async`" if iscoroutine(tools) else ""
         raise MiddlewareConfigError(
             f"{type(middleware).__name__}.list_tools() must return a list, not {repr_of(tools)}{remedy}"
         )
-    return tuple(tools)
+    if not only_hidden:
+        return tuple(tools)
+    # An inherited layer needs what it calls itself, and gives the models of other agents nothing.
+    return tuple(tool for tool in tools if isinstance(tool, ToolBase) and tool.is_hidden)

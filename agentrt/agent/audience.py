@@ -6,7 +6,7 @@ Programs written for 1.x set these one by one, with the methods here.
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 from agentrt.agent.subscribers import Observer, broadcast
 from agentrt.concurrency.event_loop import checkpoint
@@ -18,47 +18,41 @@ from agentrt.output.printer import Printer
 from agentrt.output.queue import MessageQueue
 from agentrt.tool.binding import ToolBindings
 
-__all__ = ["AgentConversation", "Audience", "AudienceMethods", "SilentAudience", "Speech", "console_is_disabled"]
+__all__ = ["AgentConversation", "Audience", "AudienceMethods", "Speech", "console_is_disabled"]
 
 _logger = logging.getLogger("agentrt")
 
 Speech = DataBlock | list[DataBlock] | None
 
 
-class Audience:
-    """Where what one agent says goes; `subscribers` are other agents, by the name of their hub."""
+class Audience(NamedTuple):
+    """Where what an agent prints goes; conversations share it until one of them is given another."""
 
-    __slots__ = ("printer", "queue", "shows", "subscribers")
+    shows: bool
+    printer: Printer
+    """It has the player, and knows what of a message it has shown."""
+    queue: Any = None
+    """Any object with an async `put`, which programs for 1.x read as what they gave."""
+    is_silent: bool = False
+    """Whether nothing is printed, also where a layer of `on_print` would."""
 
-    is_silent: ClassVar[bool] = False
+    def with_changes(self, **changes: Any) -> "Audience":
+        """Return one in which these fields differ."""
+        return self._replace(**changes)
 
-    # The queue may be any object with an async `put`, and programs for 1.x read it as what they gave.
-
-    def __init__(self, shows: bool, queue: Any = None, printer: Printer | None = None) -> None:
-        self.shows = shows
-        self.queue = queue
-        self.printer = Printer() if printer is None else printer
-        self.subscribers: dict[str, list[Observer]] = {}
-
-
-class SilentAudience(Audience):
-    """Where what a sub-agent says goes: nowhere, whatever prints or subscribes."""
-
-    __slots__ = ()
-    is_silent = True
-
-    def __init__(self) -> None:
-        super().__init__(shows=False)
+    def silenced(self) -> "Audience":
+        """Return the audience of a sub-agent, whose words would read as its supervisor's own."""
+        return Audience(False, self.printer, is_silent=True)
 
 
 class AgentConversation(Conversation):
     """The conversation of an agent of any kind.
 
-    `stops` end the replies of `await agent(...)` that are in progress, and `last_reply_id` is the id of the last reply,
-    of agents that write their own `reply`.
+    `subscribers` are other agents, by the name of their hub. `stops` end the replies of `await agent(...)` that are in
+    progress, and `last_reply_id` is the id of the last reply, of agents that write their own `reply`.
     """
 
-    __slots__ = ("audience", "last_reply_id", "stops")
+    __slots__ = ("audience", "last_reply_id", "stops", "subscribers")
 
     def __init__(
         self,
@@ -73,14 +67,12 @@ class AgentConversation(Conversation):
         super().__init__(emitting_hooks, prompt_message, pace, bindings)
         self.audience = audience
         self.last_reply_id = last_reply_id
+        self.subscribers: dict[str, list[Observer]] = {}
         self.stops: dict[Callable[[], object], None] = {}  # an empty set takes three times as much memory
 
     def another(self) -> "AgentConversation":
         """Return a new conversation over the same chains; what it says goes where this one's goes, but to no hub."""
-        # The same printer, which has the player, and knows what of a message it has shown.
-        known = self.audience
-        audience = Audience(known.shows, known.queue, known.printer)
-        return AgentConversation(audience, self.emitting_hooks, self.prompt_message, self.pace, self.bindings)
+        return AgentConversation(self.audience, self.emitting_hooks, self.prompt_message, self.pace, self.bindings)
 
 
 class AudienceMethods:
@@ -96,7 +88,7 @@ class AudienceMethods:
 
     @msg_queue.setter
     def msg_queue(self, queue: Any) -> None:
-        self.live_conversation.audience.queue = queue
+        self._change_audience(queue=queue)
 
     def reset_subscribers(self, msghub_name: str, subscribers: Sequence[Observer]) -> None:
         """Let these agents, but not this one, observe what `await agent(...)` answers, and no others of that hub."""
@@ -104,11 +96,11 @@ class AudienceMethods:
             if not isinstance(agent, AudienceMethods):
                 raise UsageError(f"the subscribers of {self.name!r} must be agents, not {agent!r:.200}")
         me: object = self  # which is an observer only together with the other bases of an agent
-        self.live_conversation.audience.subscribers[msghub_name] = [agent for agent in subscribers if agent is not me]
+        self.live_conversation.subscribers[msghub_name] = [agent for agent in subscribers if agent is not me]
 
     def remove_subscribers(self, msghub_name: str) -> None:
         """Forget the subscribers of a hub; warns when there is no such hub."""
-        if self.live_conversation.audience.subscribers.pop(msghub_name, None) is None:
+        if self.live_conversation.subscribers.pop(msghub_name, None) is None:
             _logger.warning("agent %r has no subscribers of a hub named %r", self.name, msghub_name)
 
     def set_msg_queue_enabled(self, enabled: bool, queue: Any = None) -> None:
@@ -122,23 +114,26 @@ class AudienceMethods:
             raise UsageError(f"set_msg_queue_enabled() needs a queue with an async `put`, not {queue!r:.200}")
         if enabled and queue is None:
             queue = MessageQueue() if self.msg_queue is None else self.msg_queue
-        self.live_conversation.audience.queue = queue if enabled else None
+        self._change_audience(queue=queue if enabled else None)
 
     def set_console_output_enabled(self, enabled: bool) -> None:
         """Have messages shown on standard output, or not."""
-        self.live_conversation.audience.shows = enabled
+        self._change_audience(shows=enabled)
 
     def disable_console_output(self) -> None:
         """Show nothing on standard output any more."""
-        self.live_conversation.audience.shows = False
+        self._change_audience(shows=False)
 
     def set_audio_player(self, player: Callable[[], AudioPlayer] | None) -> None:
         """Play speech with a player for each message, made by calling `player`."""
         if player is not None and not callable(player):
             raise UsageError(f"set_audio_player() needs a class or function that makes a player, not {player!r:.200}")
-        audience = self.live_conversation.audience
-        audience.printer.close()
-        audience.printer = Printer(player=player)
+        self.live_conversation.audience.printer.close()
+        self._change_audience(printer=Printer(player=player))
+
+    def _change_audience(self, **changes: Any) -> None:
+        conversation = self.live_conversation
+        conversation.audience = conversation.audience.with_changes(**changes)
 
     async def _show(self, msg: Msg, last: bool, speech: Speech) -> None:
         """The core of on_print: show a message, or as much of it as there is."""
@@ -156,7 +151,7 @@ class AudienceMethods:
 
     async def _broadcast(self, answer: Msg | None) -> None:
         """Let the subscribers observe an answer."""
-        subscribers = self.live_conversation.audience.subscribers
+        subscribers = self.live_conversation.subscribers
         if answer and subscribers:
             await broadcast(answer, [agent for hub in subscribers.values() for agent in hub])
 

@@ -36,10 +36,10 @@ from agentrt.agent.overrides.overridden_method import (
     hook_method,
 )
 from agentrt.agent.peer_words import BASE_ATTRIBUTES
-from agentrt.agent.validation import check_agent_name, check_is_list, check_use
+from agentrt.agent.validation import check_agent_name, check_is_list, check_probe, check_use
 from agentrt.block import new_name
-from agentrt.chain import ObservableCore, compile_chains, explain
-from agentrt.chain.explain import ChildDescription, ExplainFormat
+from agentrt.chain import ObservableCore, Probe, compile_chains, explain
+from agentrt.chain.explain import ChildDescription, ExplainFormat, ToolsetDescription
 from agentrt.concurrency.event_loop import call_soon_function
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.run import Run
@@ -48,6 +48,7 @@ from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import Msg
 from agentrt.module import StateModule
+from agentrt.output.printer import Printer
 from agentrt.representation import describe_setting, never_raises, repr_as_call
 from agentrt.state import AgentState
 from agentrt.workspace import FileSystemBase
@@ -58,15 +59,16 @@ __all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg", "no_reply_error"]
 class _Compiled(NamedTuple):
     """What an agent's chains were compiled from; shared by its conversations, and therefore replaced, not changed.
 
-    `tools` are those that each of the middlewares contributes, `overrides` the methods that the class overrides, and
-    `lineage` says for which agents this one works. `version` is that of the class hooks; chains of another version may
-    lack hooks, and are compiled anew.
+    `tools` are those that each of the middlewares contributes, `overrides` the methods that the class overrides,
+    `lineage` says for which agents this one works, and `probe` is notified of the layers. `version` is that of the
+    class hooks; chains of another version may lack hooks, and are compiled anew.
     """
 
     middlewares: tuple[MiddlewareBase, ...]
     tools: tuple[tuple[Any, ...], ...] = ()
     overrides: tuple[OverriddenMethod, ...] = ()
     lineage: Lineage = NO_PARENT
+    probe: Probe | None = None
     hooks: HookTable | None = None
     instance_hooks: HookTable | None = None
     version: int | None = None
@@ -101,20 +103,29 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     live_conversation: AgentConversation
     _compiled: _Compiled
 
-    def __init__(self, *, name: str | None = None, middlewares: Sequence[MiddlewareBase] = ()) -> None:
+    def __init__(
+        self, *, name: str | None = None, middlewares: Sequence[MiddlewareBase] = (), probe: Probe | None = None
+    ) -> None:
         super().__init__()
         check_agent_name(type(self), name)
         check_is_list(type(self), middlewares)
+        check_probe(type(self), probe)
         self.id = new_name()
         self.name = name or type(self).__name__
         self.state = AgentState()  # holds what middlewares keep, also of agents that have no messages in it
-        self.live_conversation = AgentConversation(Audience(self._shows_by_itself and not console_is_disabled()))
-        self._compile_first(tuple(middlewares), NO_PARENT)
+        shows = self._shows_by_itself and not console_is_disabled()
+        self.live_conversation = AgentConversation(Audience(shows, Printer()))
+        self._compile_first(tuple(middlewares), NO_PARENT, probe)
 
     @property
     def middlewares(self) -> tuple[MiddlewareBase, ...]:
         """The middlewares that this agent was built with, outermost first; `with_middlewares` takes others."""
         return self._compiled.middlewares
+
+    @property
+    def probe(self) -> Probe | None:
+        """What is notified when each layer gets control and gives it back, if there is such a probe."""
+        return self._compiled.probe
 
     @property
     def lineage(self) -> Lineage:
@@ -231,7 +242,8 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         functions = self._cores | {method.hook: method.function for method in self._compiled.overrides}
         origins = self.lineage.names_by_id()
         children = self._describe_children()
-        return explain(self.chains, self.name, functions, self._names_of_tools(), format, origins, children)
+        toolsets = self._describe_toolsets()
+        return explain(self.chains, self.name, functions, self._names_of_tools(), format, origins, children, toolsets)
 
     def current_chains(self) -> AgentChains:
         """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
@@ -247,9 +259,10 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         self,
         middlewares: tuple[MiddlewareBase, ...],
         lineage: Lineage,
+        probe: Probe | None,
         tools: tuple[tuple[object, ...], ...] = (),
     ) -> None:
-        self._compiled = _Compiled(middlewares, tools, self._overridden_methods(), lineage)
+        self._compiled = _Compiled(middlewares, tools, self._overridden_methods(), lineage, probe)
         self._compile_chains()
         self._install()
 
@@ -273,9 +286,16 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
             check_use(type(self), compiled.middlewares, cores)
             layers = [*compiled.middlewares, *layers_for(hooks)]  # hooks see the arguments that reach the core
             origins = compiled.lineage.names_by_id() if compiled.lineage.inherited else {}
-            self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains, origins)
+            self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains, origins, compiled.probe)
         self._compiled = _Compiled(
-            compiled.middlewares, compiled.tools, compiled.overrides, compiled.lineage, hooks, instance_hooks, version
+            compiled.middlewares,
+            compiled.tools,
+            compiled.overrides,
+            compiled.lineage,
+            compiled.probe,
+            hooks,
+            instance_hooks,
+            version,
         )
 
     def _install(self) -> None:
@@ -286,6 +306,10 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     def _names_of_tools(self) -> dict[int, list[str]]:
         """Return the names of the tools that middlewares contribute, by the `id()` of the middleware."""
         return {}
+
+    def _describe_toolsets(self) -> Sequence[ToolsetDescription]:
+        """Return what `explain` shows of the toolsets of this agent."""
+        return ()
 
     def _describe_children(self) -> Sequence[ChildDescription]:
         """Return what `explain` shows of the agents that are tools of this one."""
@@ -298,14 +322,14 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         attributes = {name: value for name, value in vars(self).items() if name not in left_out}
         shows, last_reply_id = conversation.audience.shows, conversation.last_reply_id
         # Everything else of these objects belongs to this process: locks, threads, functions.
-        made_of = (compiled.middlewares, compiled.tools, compiled.lineage, shows, last_reply_id)
+        made_of = (compiled.middlewares, compiled.tools, compiled.lineage, compiled.probe, shows, last_reply_id)
         return {**attributes, "_made_of": made_of}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        middlewares, tools, lineage, shows, last_reply_id = vars(self).pop("_made_of")
-        self.live_conversation = AgentConversation(Audience(shows), last_reply_id=last_reply_id)
-        self._compile_first(middlewares, lineage, tools)
+        middlewares, tools, lineage, probe, shows, last_reply_id = vars(self).pop("_made_of")
+        self.live_conversation = AgentConversation(Audience(shows, Printer()), last_reply_id=last_reply_id)
+        self._compile_first(middlewares, lineage, probe, tools)
 
 
 async def _answer_interrupt(agent: AgentBase, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:

@@ -82,12 +82,14 @@ AGENT_KEYWORDS = _by_word(
         ),
         (
             "mcp mcp_config mcp_servers mcp_tools",
-            "agentrt has no MCP client: give it tools that call yours, or a middleware with list_tools",
+            "write tools=[MCPToolset('name', command=[...])], from agentrt.tool",
         ),
         (
-            "knowledge knowledge_base knowledge_sources long_term_memory rag retriever vectorstore",
-            "give it a tool that searches, or a middleware with on_system_prompt",
+            "knowledge knowledge_base knowledge_sources rag retriever vectorstore",
+            "write middlewares=[RAGMiddleware(KnowledgeBase(...))]",
         ),
+        ("long_term_memory", "write middlewares=[LongTermMemoryMiddleware(LongTermMemory(store), owner=...)]"),
+        ("plan_notebook planning", "write middlewares=[PlanNotebook()]"),
         ("description goal role task", "write it into system_prompt"),
         (
             "timeout",

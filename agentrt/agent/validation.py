@@ -7,8 +7,7 @@ from agentrt.chain.check import overridden_hooks
 from agentrt.errors import ConfigError, MiddlewareConfigError, ToolConfigError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import Msg
-from agentrt.model import ChatModelBase
-from agentrt.model.presets import PRESETS
+from agentrt.model_interface import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.text import repr_of, whole_characters
 from agentrt.tool import ToolBase, Toolkit
@@ -22,6 +21,7 @@ __all__ = [
     "check_is_list",
     "check_options",
     "check_parts",
+    "check_probe",
     "check_state",
     "check_state_store",
     "check_use",
@@ -51,19 +51,34 @@ def check_is_list(cls: type, middlewares: object) -> None:
         )
 
 
+def check_probe(cls: type, probe: object) -> None:
+    """Raise `ConfigError` for what cannot be told of layers; `None` is fine."""
+    if probe is None:
+        return
+    if isinstance(probe, type) or not all(callable(getattr(probe, method, None)) for method in ("enter", "leave")):
+        raise ConfigError(
+            f"{cls.__name__}(probe=...) must be an object with the methods enter(call) and leave(call, outcome), such "
+            f"as agentrt.probe.LayerTimes(), not {repr_of(probe)}"
+        )
+
+
 def check_use(cls: type, middlewares: Sequence[MiddlewareBase], hooks: Collection[str]) -> None:
-    """Raise `MiddlewareConfigError` for a middleware that would never run in agents with these hooks."""
+    """Raise `MiddlewareConfigError` for a middleware that would not run, or not in full, in agents with these hooks."""
     if _ALL_HOOKS.issubset(hooks):
         return
     for middleware in middlewares:
         if not isinstance(middleware, MiddlewareBase):
             continue  # the compiler refuses it
         overridden = [spec.name for spec in overridden_hooks(middleware, MiddlewareBase, HOOKS)]
+        problem = None
         if overridden and not any(hook in hooks for hook in overridden):
+            problem = "would never run", f"it has {', '.join(overridden)}"
+        elif not all(hook in hooks for hook in middleware.needs_hooks):
+            problem = "cannot do its work", f"it needs {', '.join(middleware.needs_hooks)}"
+        if problem is not None:
             raise MiddlewareConfigError(
-                f"{type(middleware).__name__} would never run in agents like {cls.__name__}, which write their own "
-                f"reply: their hooks are {', '.join(hooks)}, and it has {', '.join(overridden)}; leave it out, or "
-                f"give it to an Agent"
+                f"{type(middleware).__name__} {problem[0]} in agents like {cls.__name__}, which write their own reply: "
+                f"their hooks are {', '.join(hooks)}, and {problem[1]}; leave it out, or give it to an Agent"
             )
 
 
@@ -82,7 +97,7 @@ def check_parts(name: object, system_prompt: object, model: object, when_busy: o
     _refuse_class("model", model)
     if not isinstance(model, (ChatModelBase, str)):
         # Elsewhere the model comes first.
-        is_spec = model is None and name.partition(":")[0] in (*PRESETS, "rules")
+        is_spec = model is None and _is_model_spec(name)
         remedy = f": the name comes first, so write Agent('assistant', model={name!r:.100})" if is_spec else ""
         raise ConfigError(
             f"Agent(model=...) must be a chat model, or the name of one, such as 'openai:gpt-5-mini' or 'rules', "
@@ -90,6 +105,12 @@ def check_parts(name: object, system_prompt: object, model: object, when_busy: o
         )
     if when_busy not in ("raise", "wait"):
         raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")
+
+
+def _is_model_spec(text: str) -> bool:
+    from agentrt.model.presets import PRESETS  # which loads all providers
+
+    return text.partition(":")[0] in (*PRESETS, "rules")
 
 
 def _refuse_class(parameter: str, value: object, owner: str = "Agent") -> None:

@@ -8,7 +8,7 @@ from agentrt.errors import ConfigError
 from agentrt.event import CustomEvent
 from agentrt.hooks import MiddlewareBase, NextModelCall
 from agentrt.message import ContentBlock, HintBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
-from agentrt.model.base import ModelResult
+from agentrt.model_interface.base import ModelResult
 from agentrt.state import AgentState
 from agentrt.text import repr_of
 from agentrt.tool import ToolBase, ToolContext, ToolResponse

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Self, TypeVar, overload
 
 import anyio
@@ -76,6 +77,7 @@ class Handoffs:
             member = agent.with_middlewares(layer.place_among(agent.middlewares)).with_state(state)
             member.state_store = store
             self._agents[name] = member
+        self._exit_stacks: list[AsyncExitStack] = []
         self._claim: Claim | None = None
         self._interrupts = 0  # since the last part began
         self._state = state
@@ -184,12 +186,15 @@ class Handoffs:
         while True:
             part_id = self._begin_part(given_id)
             stream = self.active.reply_stream(inputs, structured_schema, reply_id=part_id, **options)
+            claim.part = stream
             async with stream as events:
                 is_first = True
                 async for event in events:
                     if is_first:  # by which the reader of the text knows what is text of this answer
                         claim.reply_id, is_first = event.reply_id, False
                     yield event
+            if claim.is_handed_over:
+                return
             claim.final = stream.message
             if not self._was_transferred(stream.message):
                 break
@@ -241,10 +246,14 @@ class Handoffs:
             await agent.aclose()
 
     async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            for agent in self._agents.values():
+                await stack.enter_async_context(agent)  # its toolsets
+            self._exit_stacks.append(stack.pop_all())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+        await self._exit_stacks.pop().aclose()
 
     def _data(self) -> JSONObject:
         return self.state.middleware_data.setdefault(HANDOFF_KEY, {})

@@ -112,7 +112,7 @@ class MsgHub:
         before, after = self._subscribed, participants if is_open and automatic else []
         for agent in _without(after, before):
             # The name is the key of the subscriptions: two hubs of one name would undo each other's.
-            if self.name in agent.live_conversation.audience.subscribers:
+            if self.name in agent.live_conversation.subscribers:
                 raise UsageError(
                     f"agent {agent.name!r} is in another hub named {self.name!r}: "
                     f"give this one another name, or no name, so that it gets one of its own"

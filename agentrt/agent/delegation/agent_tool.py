@@ -7,20 +7,21 @@ from typing import Any, Literal, Self
 from weakref import WeakKeyDictionary
 
 import anyio
-from anyio.lowlevel import RunVar
 from pydantic_core import ValidationError, to_json
 
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.delegation import Delegate, Delegation
-from agentrt.agent.delegation.inherit import bind_child, circle_error, find_ancestor
+from agentrt.agent.delegation.inherit import bind_child, checked_inherit, circle_error, find_ancestor
 from agentrt.agent.delegation.isolation import count_delegation, describe_isolation
 from agentrt.agent.delegation.outcome import denial_result, failure_result
 from agentrt.agent.delegation.summary import summarize_conversation
 from agentrt.block import JSONObject
+from agentrt.concurrency.event_loop import running_loop
 from agentrt.decoding.answer_form import AnswerForm
-from agentrt.errors import ConfigError, InvalidInputError, ToolConfigError
+from agentrt.errors import InvalidInputError, ToolConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import Msg
+from agentrt.state import AgentState
 from agentrt.text import repr_of
 from agentrt.tool import ToolBase, ToolContext
 from agentrt.tool.base import check_name, check_tool
@@ -45,7 +46,6 @@ _QUERY: JSONSchema = {
     "additionalProperties": False,
 }
 # Places of a tool in one event loop; by the tool, so that those of tools that are gone are gone too.
-_places: RunVar["WeakKeyDictionary[_ToolState, anyio.CapacityLimiter]"] = RunVar("agentrt_delegations")
 _tools_entered: ContextVar[tuple[int, ...]] = ContextVar("agentrt_entered_agent_tools", default=())
 
 
@@ -54,6 +54,7 @@ class _ToolState:
 
     def __init__(self) -> None:
         self.delegations: dict[Delegation, None] = {}
+        self.places: WeakKeyDictionary[object, anyio.CapacityLimiter] = WeakKeyDictionary()  # of each event loop
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return _ToolState, ()  # nothing is in progress elsewhere
@@ -105,8 +106,13 @@ class AgentTool(ToolBase):
         self._prompt = _checked_function(agent.name, "prompt", prompt)
         self.output = output
         _form_of(agent.name, "output", output)
-        self.context = _context_function(agent.name, context)
-        self.inherit = _checked_inherit(agent.name, inherit)
+        if context == "task":
+            self.context = None
+        elif context == "summary":
+            self.context = summarize_conversation
+        else:
+            self.context = _checked_function(agent.name, "context", context)
+        self.inherit = checked_inherit(agent.name, inherit)
         self.stream = stream
         self.seconds = timeout
         self.max_concurrency = max_concurrency
@@ -114,6 +120,7 @@ class AgentTool(ToolBase):
         self._tool_state = _ToolState()
         self._check_options()
         check_tool(self)
+        agent.with_state(AgentState())  # as each call does: an agent that refuses does so here
 
     def _check_options(self) -> None:
         seconds: object = self.seconds
@@ -163,13 +170,19 @@ class AgentTool(ToolBase):
 
     def renew(self) -> None:
         """Bind the agent again, if it has got other tools or hooks since it was bound."""
-        parts = _replaceable_parts(self.template)
-        if self.leads_back or all(part is before for part, before in zip(parts, self._bound_parts, strict=True)):
+        toolkit, chains = parts = _replaceable_parts(self.template)
+        toolkit_before, chains_before = self._bound_parts
+        if self.leads_back or (toolkit is toolkit_before and chains is chains_before):
             return
         ancestors = self.agent.lineage.ancestors
         if ancestors:  # for nobody it is the template itself
             self.agent = bind_child(self.template, ancestors[-1], self.inherit)
         self._bound_parts = parts
+
+    @property
+    def inner_toolkit(self) -> Any:
+        """The toolkit of the agent, whose toolsets are opened with those of its supervisor."""
+        return getattr(self.template, "toolkit", None)
 
     @property
     def isolation(self) -> dict[str, str]:
@@ -191,6 +204,7 @@ class AgentTool(ToolBase):
         """Ask the agent; enters its conversation again where this call was entered before."""
         self.renew()
         delegation = Delegation(self, context)
+        delegation.start_over_after_failure()
         if not delegation.was_entered:
             reached = count_delegation(context)
             if reached is not None:
@@ -253,14 +267,10 @@ class AgentTool(ToolBase):
 
     def _places(self) -> anyio.CapacityLimiter:
         """Return the `max_concurrency` places of this tool in the current event loop."""
-        try:
-            limiters = _places.get()
-        except LookupError:
-            limiters = WeakKeyDictionary()
-            _places.set(limiters)
-        limiter = limiters.get(self._tool_state)
+        loop, places = running_loop(), self._tool_state.places
+        limiter = places.get(loop)
         if limiter is None:
-            limiter = limiters[self._tool_state] = anyio.CapacityLimiter(self.max_concurrency)
+            limiter = places[loop] = anyio.CapacityLimiter(self.max_concurrency)
         return limiter
 
 
@@ -327,12 +337,6 @@ def _form_of(agent_name: str, parameter: str, source: Any) -> AnswerForm | None:
     raise ToolConfigError(f"the agent {agent_name!r:.100} cannot be a tool: {problem}")
 
 
-def _context_function(agent_name: str, context: Any) -> Any:
-    if context == "task":
-        return None
-    return summarize_conversation if context == "summary" else _checked_function(agent_name, "context", context)
-
-
 def _checked_function(agent_name: str, parameter: str, function: Any) -> Any:
     if function is not None and not callable(function):
         choices = ' "task", "summary" or a function' if parameter == "context" else " a function"
@@ -345,19 +349,6 @@ def _checked_function(agent_name: str, parameter: str, function: Any) -> Any:
             f"`async def` for {repr_of(function)}"
         )
     return function
-
-
-def _checked_inherit(agent_name: str, inherit: Any) -> bool | tuple[type[MiddlewareBase], ...]:
-    if isinstance(inherit, bool):
-        return inherit
-    classes = inherit if isinstance(inherit, (list, tuple)) else [inherit]
-    for cls in classes:
-        if not (isinstance(cls, type) and issubclass(cls, MiddlewareBase)):
-            raise ConfigError(
-                f"Agent.as_tool(inherit=...) of {agent_name!r:.100} must be True, False or a list of classes of "
-                f"middlewares, and holds {repr_of(cls)}"
-            )
-    return tuple(classes)
 
 
 def _message_list(messages: str | Msg | list[Msg] | None) -> list[Any]:

@@ -10,14 +10,13 @@ from typing import Any, Protocol
 
 import anyio
 
-from agentrt.agent.audience import SilentAudience
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.inherit import Child
 from agentrt.agent.delegation.isolation import (
     StoreInCall,
-    combined_permissions,
     config_of_delegate,
     config_of_root,
+    renew_permissions,
     session_id_of,
 )
 from agentrt.agent.delegation.outcome import answer_of, failure_result, unfinished_result
@@ -43,6 +42,7 @@ from agentrt.workspace import FileSystemBase
 __all__ = ["Delegate", "DelegatingTool", "Delegation"]
 
 _SETTINGS = ("system_prompt", "model", "react_config", "context_config", "when_busy", "workspace")
+_FAILED = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
 # They are asked again under the supervisor's reply, which is the one that can be answered.
 _ASKED_ABOVE = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 
@@ -96,7 +96,21 @@ class Delegation:
     @property
     def was_entered(self) -> bool:
         """Whether this call was entered before."""
-        return bool(self._store.kept)
+        return self._store.was_begun
+
+    def start_over_after_failure(self) -> None:
+        """Begin anew, if this call has failed in this reply already: a layer makes it once more.
+
+        In a process that resumes the reply a call is entered again, and not made again: there, its failure stands.
+        """
+        if self._failures.pop(self.call_id, False):
+            self._store.start_over()
+
+    @property
+    def _failures(self) -> dict[str, bool]:
+        """The calls of the reply that have failed, for as long as it is in progress."""
+        run = self._context.run
+        return {} if run is None else run.scratch(self.tool)
 
     def interrupt(self, reason: str | None = None) -> None:
         """End this call alone: its sub-agent stops, and the result says that it was interrupted.
@@ -109,6 +123,12 @@ class Delegation:
 
     async def run(self, task: Any, arguments: JSONObject) -> ToolResponse:
         """Enter the sub-agent, and return the result of the call, or what it waits for."""
+        response = await self._run(task, arguments)
+        if response.state in _FAILED:
+            self._failures[self.call_id] = True
+        return response
+
+    async def _run(self, task: Any, arguments: JSONObject) -> ToolResponse:
         try:
             if self.tool.seconds is None:
                 return await self._enter(task, arguments)
@@ -144,23 +164,29 @@ class Delegation:
         else:
             reply_id = new_id() if state.last_reply is None else state.last_reply.reply_id
         identity = (self.call_id, self.name, reply_id, state.session_id, resumed)
-        self._context.emit(SubagentStartEvent("", *identity))
+        if self._is_seen:
+            self._context.emit(SubagentStartEvent("", *identity))
         self._store.begin(state, is_saved=child.state_store is not None)
         result_state = ToolResultState.ERROR
         try:
             response = await self._converse(child, reply_id, task, arguments)
             result_state = response.state
         finally:
-            self._emit_end(identity, result_state)
+            # An abandoned reply takes no more events, and nobody would read this one.
+            if self._is_seen and (self._context.run is None or not self._context.run.ended):
+                self._emit_end(identity, result_state)
         return response
+
+    @property
+    def _is_seen(self) -> bool:
+        """Whether the events of the supervisor's reply have a reader; a tool that is called by itself keeps them."""
+        return self._context.run is None or self._context.run.is_seen
 
     def _emit_end(self, identity: tuple[str, str, str, str, bool], state: ToolResultState) -> None:
         context: ReplyContext | None = self.child.state.reply_context
         messages = self.child.state.context if context is None else [context.message]
         usage = messages[-1].usage if messages else None
-        # An abandoned reply takes no more events, and nobody would read this one.
-        if self._context.run is None or not self._context.run.ended:
-            self._context.emit(SubagentEndEvent("", *identity, state, usage))
+        self._context.emit(SubagentEndEvent("", *identity, state, usage))
 
     def _lost_result(self) -> ToolResponse:
         response = failure_result(self.name, "unknown", "StateLost", self.attribution)
@@ -170,17 +196,16 @@ class Delegation:
     def _isolate(self, state: AgentState) -> Any:
         """Return the agent over the conversation of this call, with what it gets from its supervisor."""
         template, supervisor = self.tool.agent, self.supervisor
-        state.permission_context = combined_permissions(
-            self.tool.template.state.permission_context,
+        renew_permissions(
             state.permission_context,
+            self.tool.template.state.permission_context,
             None if supervisor is None else supervisor.state.permission_context,
             "" if supervisor is None else supervisor.name,
         )
         child = template.with_state(state)
         for name in _SETTINGS:  # which may be assigned to the agent that the tool was made of, at any time
             setattr(child, name, getattr(self.tool.template, name))
-        # What it prints would read as the supervisor's own words.
-        child.live_conversation.audience = SilentAudience()
+        child.live_conversation.audience = child.live_conversation.audience.silenced()
         # Never one of its own: after a crash, two stores would tell of two moments. Only an `Agent` has one.
         child.state_store = self._store if getattr(supervisor, "state_store", None) is not None else None
         child.react_config = config_of_delegate(child.react_config, config_of_root(self._context))
@@ -224,9 +249,8 @@ class Delegation:
     async def _drain(self, child: Any, inputs: Any, reply_id: str | None = None) -> Msg | None:
         """Take the sub-agent's reply to its end, or to its next question; returns its message."""
         options = {"structured_schema": self.tool.output, "reply_id": reply_id, "deps": self._context.deps}
-        run = self._context.run
         # Where nobody reads, the sub-agent makes no events either, which is half the price of a short reply.
-        if not self.tool.stream or (run is not None and not run.is_seen):
+        if not (self.tool.stream and self._is_seen):
             return await child.reply(inputs, **options)  # type: ignore[no-any-return]  # of a subclass of Agent
         final: Msg | None = None
         async with child.reply_stream(inputs, yield_final_msg=True, **options) as items:

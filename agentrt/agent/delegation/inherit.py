@@ -11,7 +11,16 @@ from agentrt.errors import ConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.text import repr_of
 
-__all__ = ["Child", "Inherit", "bind_child", "circle_error", "find_ancestor", "layers_to_inherit", "merge_layers"]
+__all__ = [
+    "Child",
+    "Inherit",
+    "bind_child",
+    "checked_inherit",
+    "circle_error",
+    "find_ancestor",
+    "layers_to_inherit",
+    "merge_layers",
+]
 
 Inherit = bool | Sequence[type[MiddlewareBase]]
 """Which layers of its parent an agent has: those whose class says `inherited`, none, or those of these classes."""
@@ -60,21 +69,34 @@ def circle_error(child: Relative, parent: Relative) -> ConfigError:
     )
 
 
+def checked_inherit(agent_name: str, inherit: Any) -> Inherit:
+    """Return what `as_tool(inherit=...)` was given; raises `ConfigError` for what is not a choice of layers."""
+    if isinstance(inherit, bool):
+        return inherit
+    classes = inherit if isinstance(inherit, (list, tuple)) else [inherit]
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, MiddlewareBase)):
+            raise ConfigError(
+                f"Agent.as_tool(inherit=...) of {agent_name!r:.100} must be True, False or a list of classes of "
+                f"middlewares, such as [TracingMiddleware], and holds {repr_of(cls)}"
+            )
+    return tuple(classes)
+
+
 def layers_to_inherit(layers: Iterable[MiddlewareBase], inherit: Inherit) -> list[MiddlewareBase]:
-    """Return which of a parent's layers a child has, in their order; raises `ConfigError` for a class of none."""
+    """Return which of a parent's layers a child has, in their order; raises `ConfigError` for a class of none.
+
+    `inherit` has been checked by `checked_inherit`.
+    """
     if isinstance(inherit, bool):
         return [layer for layer in layers if inherit and layer.inherited]
-    if not isinstance(inherit, (list, tuple)):
-        raise ConfigError(
-            f"inherit=... must be True, False or a list of middleware classes, not {repr_of(inherit)}: "
-            f"write inherit=[TracingMiddleware], say"
-        )
     layers = list(layers)
     for cls in inherit:
-        if not isinstance(cls, type) or not any(isinstance(layer, cls) for layer in layers):
+        if not any(isinstance(layer, cls) for layer in layers):
             known = ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers)) or "none"
-            name = cls.__name__ if isinstance(cls, type) else repr_of(cls)
-            raise ConfigError(f"inherit=[...] holds {name}, which is not the class of one of its middlewares: {known}")
+            raise ConfigError(
+                f"inherit=[...] holds {cls.__name__}, which is not the class of one of its middlewares: {known}"
+            )
     return [layer for layer in layers if isinstance(layer, tuple(inherit))]
 
 

@@ -17,15 +17,15 @@ from agentrt.agent.delegation.lineage import Lineage
 from agentrt.permission.modes import strictest_mode
 from agentrt.state import AgentState, ReplyContext
 from agentrt.tool import ToolContext
-from agentrt.types import PermissionBehavior, PermissionContext, PermissionRule, ReActConfig
+from agentrt.types import PermissionBehavior, PermissionContext, ReActConfig
 
 __all__ = [
     "StoreInCall",
-    "combined_permissions",
     "config_of_delegate",
     "config_of_root",
     "count_delegation",
     "describe_isolation",
+    "renew_permissions",
     "session_id_of",
 ]
 
@@ -75,13 +75,23 @@ class StoreInCall:
         """Note that the call is entered; where nothing is saved on the way, it is not known later how far it came."""
         if not is_saved:
             self.kept[_STATE] = None
-        elif _STATE not in self.kept:
+        elif not self.was_begun:
             self.keep(state)
+
+    def start_over(self) -> None:
+        """Forget the conversation; answers to what it has asked are none to what a new one asks."""
+        self.kept.clear()
+        self.kept[_USED] = sorted(self._context.answers)
+
+    @property
+    def was_begun(self) -> bool:
+        """Whether the call has, or had, a conversation."""
+        return _STATE in self.kept
 
     @property
     def is_lost(self) -> bool:
         """Whether the call was entered before, and nothing of its conversation is there."""
-        return _STATE in self.kept and self.kept[_STATE] is None
+        return self.was_begun and self.kept[_STATE] is None
 
 
 def session_id_of(context: ToolContext) -> str:
@@ -91,27 +101,31 @@ def session_id_of(context: ToolContext) -> str:
     return f"{session_id}{context.tool_call.name}.{context.tool_call.id}"
 
 
-def combined_permissions(
-    template: PermissionContext, current: PermissionContext, supervisor: PermissionContext | None, supervisor_name: str
-) -> PermissionContext:
-    """Return what a sub-agent's conversation permits at this entry.
+def renew_permissions(
+    permissions: PermissionContext,
+    template: PermissionContext,
+    supervisor: PermissionContext | None,
+    supervisor_name: str,
+) -> None:
+    """Make what a sub-agent's conversation permits what it is at this entry.
 
-    `template` is what the sub-agent was built with, `current` what its conversation has now, of which the rules count
-    that the user has added.
+    `template` is what the sub-agent was built with. Of the conversation's own rules, those that the user has added
+    count.
     """
-    rules = [*template.rules, *(rule for rule in current.rules if rule.source == _BY_USER)]
+    rules = template.rules + [rule for rule in permissions.rules if rule.source == _BY_USER]
     mode, allow_new_rules = template.mode, template.allow_new_rules
     if supervisor is not None:
-        rules += [_rule_of(supervisor_name, rule) for rule in supervisor.rules if rule.behavior in _INHERITED_BEHAVIORS]
+        # A source that names a supervisor says that the rule is to be taken anew at the next entry.
+        rules += [
+            rule if rule.source.startswith("supervisor ") else replace(rule, source=f"supervisor {supervisor_name}")
+            for rule in supervisor.rules
+            if rule.behavior in _INHERITED_BEHAVIORS
+        ]
         mode = strictest_mode((mode, supervisor.mode))
         # The user answers the supervisor's reply, and so by its settings.
         allow_new_rules = supervisor.allow_new_rules
-    return PermissionContext(mode, list(dict.fromkeys(rules)), allow_new_rules=allow_new_rules)
-
-
-def _rule_of(supervisor_name: str, rule: PermissionRule) -> PermissionRule:
-    # Its source says that it is to be taken anew at the next entry.
-    return rule if rule.source.startswith("supervisor ") else replace(rule, source=f"supervisor {supervisor_name}")
+    permissions.mode, permissions.rules = mode, list(dict.fromkeys(rules))
+    permissions.allow_new_rules, permissions.allow_edited_input = allow_new_rules, False
 
 
 @lru_cache(maxsize=64)  # each call of a sub-agent asks for the same, and making one checks all of its numbers

@@ -33,7 +33,7 @@ from agentrt.errors import AgentBusyError, ConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory
 from agentrt.message import Msg, UserMsg
-from agentrt.model import ChatModelBase
+from agentrt.model_interface import ChatModelBase
 from agentrt.session import SessionBase
 from agentrt.text import repr_of
 from agentrt.tool import ToolContext, Toolkit

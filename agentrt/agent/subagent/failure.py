@@ -49,7 +49,11 @@ def failed_delegation(name: str, permissions: PermissionBundle, error: Exception
         type(error).__name__,
         attribution(name, permissions),
         logger=permissions.logger,
-        location=_location_of(error),
+        # Not the lines themselves, which a traceback has: they may hold what must not be logged.
+        location="".join(
+            f", raised at {frame.filename}:{frame.lineno} in {frame.name}"
+            for frame in traceback.extract_tb(error.__traceback__)[-1:]
+        ),
     )
 
 
@@ -62,12 +66,6 @@ def _kind_of(error: BaseException) -> str:
     if isinstance(error, UnfinishedReply):
         return error.reason.removeprefix("exceed_")
     return "error"
-
-
-def _location_of(error: BaseException) -> str:
-    # Not the lines themselves, which a traceback has: they may hold what must not be logged.
-    frames = traceback.extract_tb(error.__traceback__)
-    return f", raised at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from agentrt.block import JSONObject
 from agentrt.errors import ConfigError
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.model import ChatModelBase
+from agentrt.model_interface import ChatModelBase
 from agentrt.session import SessionBase
 from agentrt.text import repr_of
 from agentrt.workspace import FileSystemBase

@@ -14,7 +14,7 @@ from agentrt.agent.subagent.spec import ContextBundle, DelegationContext, Permis
 from agentrt.agent.subagent.toolkit import check_allowlist, toolkit_of
 from agentrt.block import JSONObject
 from agentrt.errors import AgentRTError, ConfigError, ToolConfigError
-from agentrt.model import ChatModelBase
+from agentrt.model_interface import ChatModelBase
 from agentrt.text import repr_of
 from agentrt.tool import ToolContext, Toolkit
 from agentrt.tool.base import check_name

@@ -1,7 +1,7 @@
 """ReActAgent: an `Agent` with the names of 1.x, and a memory beside its state."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import Any, NoReturn, Self
 
@@ -11,18 +11,27 @@ from agentrt.agent.agent import Agent
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import hook_method
 from agentrt.agent.overrides.step_override import AS_GIVEN, OverriddenLoopStep, act_by_loop, reason_by_loop
-from agentrt.agent.react_options import check_react_options, warn_of_uncalled_methods
+from agentrt.agent.react.layers import (
+    HintPrinter,
+    SearchableKnowledge,
+    check_switch,
+    knowledge_layers,
+    memory_layers,
+    plan_layers,
+)
+from agentrt.agent.react.options import check_react_options, warn_of_uncalled_methods
+from agentrt.agent.validation import check_is_list
 from agentrt.conversation.inputs import MessagesInput
 from agentrt.errors import ConfigError, UsageError
 from agentrt.hooks import MiddlewareBase
 from agentrt.keywords import suggest_keywords
-from agentrt.memory import InMemoryMemory, MemoryBase
+from agentrt.memory import InMemoryMemory, LongTermMemoryBase, MemoryBase
 from agentrt.message import Msg, ToolCallBlock
-from agentrt.model import ChatModelBase
+from agentrt.model_interface import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.tool import Toolkit
 from agentrt.tool.toolkit import ToolLike
-from agentrt.types import ReActConfig, ToolChoice, ToolResponse
+from agentrt.types import LongTermMemoryMode, ReActConfig, ToolChoice, ToolResponse
 
 __all__ = ["ReActAgent"]
 
@@ -39,14 +48,24 @@ class ReActAgent(Agent):
     since a model here brings its own. Without a model the agent can be inspected, but not asked. A structured answer is
     in `metadata` as well as in `structured_output`. A session restores the name and the system prompt as well.
 
+    These options of 1.x are layers, outside of the `middlewares`, as `explain()` shows. `long_term_memory` is kept for
+    its owner, `long_term_memory_owner`, a str or a function of the agent: by default the agent's name, which will do as
+    long as the agent holds one conversation. `knowledge` is searched for each message, with a query that the model
+    makes of it unless `enable_rewrite_query` is `False`. The tools of a `plan_notebook` are in the group
+    "plan_related", which the model switches on, if `enable_meta_tool` says so; groups of a toolkit can be switched in
+    any case. With `print_hint_msg` the agent also prints what these layers tell the model. The calls of one answer run
+    one after the other, unless with `parallel_tool_calls`.
+
     A subclass may override `_reasoning` and `_acting`, and call `super()` there: hooks and middlewares run around them.
     What they return counts, and `None` keeps what `super()` returned; a `Msg` from `_acting` ends the reply.
     """
 
     _shows_by_itself = True
-    _later_state = frozenset({"name", "system_prompt"})
+    _later_state = frozenset({"name", "system_prompt", "long_term_memory"})
 
     memory: MemoryBase
+    long_term_memory: LongTermMemoryBase | None
+    plan_notebook: MiddlewareBase | None
 
     def __init__(
         self,
@@ -57,11 +76,20 @@ class ReActAgent(Agent):
         toolkit: Toolkit | Sequence[ToolLike] | None = None,
         memory: MemoryBase | None = None,
         *,
+        long_term_memory: LongTermMemoryBase | None = None,
+        long_term_memory_mode: LongTermMemoryMode = "both",
+        long_term_memory_owner: str | Callable[[Any], str] | None = None,
+        enable_meta_tool: bool = False,
+        parallel_tool_calls: bool | None = None,
+        knowledge: SearchableKnowledge | Sequence[SearchableKnowledge] | None = None,
+        enable_rewrite_query: bool = True,
+        plan_notebook: MiddlewareBase | None = None,
+        print_hint_msg: bool = False,
         max_iters: int | None = None,
         middlewares: Sequence[MiddlewareBase] = (),
         **options: Any,
     ) -> None:
-        check_react_options(type(self), max_iters, options)
+        check_react_options(type(self), {"max_iters": max_iters, "parallel_tool_calls": parallel_tool_calls}, options)
         warn_of_uncalled_methods(type(self))
         if formatter is not None:
             warnings.warn(
@@ -73,9 +101,26 @@ class ReActAgent(Agent):
             raise ConfigError(
                 f"{type(self).__name__}(memory=...) must be a MemoryBase, such as InMemoryMemory(), not {memory!r:.200}"
             )
-        # Fewer rounds than an `Agent` has: the number of 1.x.
-        options.setdefault("react_config", ReActConfig(max_iters=_MAX_ITERS if max_iters is None else max_iters))
-        super().__init__(name, sys_prompt, _NoModel(name) if model is None else model, toolkit, middlewares, **options)
+        cls = type(self)
+        check_is_list(cls, middlewares)
+        check_switch(cls, "print_hint_msg", print_hint_msg)
+        layers = [
+            *memory_layers(cls, name, long_term_memory, long_term_memory_mode, long_term_memory_owner),
+            *knowledge_layers(cls, knowledge, enable_rewrite_query),
+            *plan_layers(cls, plan_notebook, enable_meta_tool),
+            *([HintPrinter()] if print_hint_msg else []),  # inside of what it prints
+            *middlewares,
+        ]
+        # An `Agent` has more rounds, and runs calls side by side.
+        own = ReActConfig(
+            max_iters=_MAX_ITERS if max_iters is None else max_iters,
+            parallel_tool_calls=False if parallel_tool_calls is None else parallel_tool_calls,
+        )
+        options.setdefault("react_config", own)
+        super().__init__(name, sys_prompt, _NoModel(name) if model is None else model, toolkit, layers, **options)
+        self.long_term_memory = long_term_memory
+        self.long_term_memory_owner = long_term_memory_owner
+        self.plan_notebook = plan_notebook
         self.memory = memory if memory is not None else InMemoryMemory()
         self._remembered: set[str] = set()  # the ids of the conversation's messages that the memory was given
         self._memory_revision: int | None = None  # when the conversation last held what the memory holds
@@ -117,7 +162,16 @@ class ReActAgent(Agent):
         await self._update_memory()
 
     def with_state(self, state: AgentState) -> Self:
-        """Return another conversation over the same model, tools and chains, with a new memory."""
+        """Return another conversation over the same model, tools and chains, with a new memory.
+
+        Raises `ConfigError` where it is not said whose the memories of a `long_term_memory` are.
+        """
+        # The other conversation may well be with another user.
+        if self.long_term_memory is not None and self.long_term_memory_owner is None and state is not self.state:
+            raise ConfigError(
+                f"several conversations would share the long-term memory of {self.name!r}: say whose it is in each "
+                f"with {type(self).__name__}(long_term_memory_owner=...), a str or a function of the agent"
+            )
         other = super().with_state(state)
         other.memory = InMemoryMemory()
         other._remembered = set()
@@ -130,7 +184,8 @@ class ReActAgent(Agent):
         return other
 
     async def _load_memory(self) -> None:
-        if self.memory.revision is not None and self.memory.revision == self._memory_revision:
+        revision = await self.memory.read_revision()
+        if revision is not None and revision == self._memory_revision:
             return
         remembered = await self.memory.get_memory(prepend_summary=False)
         removed = self._remembered - {msg.id for msg in remembered}
@@ -144,14 +199,16 @@ class ReActAgent(Agent):
         new = list(takewhile(lambda msg: msg.id not in known, reversed(remembered)))
         self.state.context += reversed(new)
         self._remembered = {msg.id for msg in remembered} & {msg.id for msg in self.state.context}
-        self._memory_revision = self.memory.revision
+        self._memory_revision = revision  # of before, since other code may have added to it meanwhile
 
     async def _update_memory(self) -> None:
-        is_changed = self.memory.revision != self._memory_revision  # by other code, meanwhile
         new = list(takewhile(lambda msg: msg.id not in self._remembered, reversed(self.state.context)))
         await self.memory.add(new[::-1])
         self._remembered.update(msg.id for msg in new)
-        self._memory_revision = None if is_changed else self.memory.revision
+        revision, before = await self.memory.read_revision(), self._memory_revision
+        # Else other code has changed it meanwhile, and it has to be read.
+        is_ours = revision is not None and before is not None and revision - before == len(new)
+        self._memory_revision = revision if is_ours else None
 
 
 def _require_str(value: object) -> str:

@@ -1,7 +1,7 @@
 """Options and methods of 1.x agents that `ReActAgent` does not have, and what to use in their place."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from agentrt.errors import ConfigError, UnknownKeywordError
 
@@ -9,38 +9,32 @@ __all__ = ["check_react_options", "warn_of_uncalled_methods"]
 
 _REPLACEMENTS = {
     "compression_config": "an agent shortens a long conversation by itself, see context_config=ContextConfig(...)",
-    "enable_meta_tool": "a Toolkit with groups brings its meta tool with it",
-    "enable_rewrite_query": "write a middleware with on_reply",
-    "knowledge": "write a middleware with on_reply or on_system_prompt, or a tool that searches",
-    "long_term_memory": "write a middleware with on_reply or on_system_prompt, or tools",
-    "long_term_memory_mode": "write a middleware with on_reply or on_system_prompt, or tools",
-    "parallel_tool_calls": "write react_config=ReActConfig(parallel_tool_calls=False)",
-    "plan_notebook": "give the agent tools that keep a plan",
-    "print_hint_msg": "hints are events, which agent.reply_stream() shows",
     "system_prompt": "it goes by the name sys_prompt here",
     "tts_model": "write a middleware with on_print",
 }
 _NEVER_CALLED = {
     "_compress_memory_if_needed": _REPLACEMENTS["compression_config"],
-    "_retrieve_from_knowledge": _REPLACEMENTS["knowledge"],
-    "_retrieve_from_long_term_memory": _REPLACEMENTS["long_term_memory"],
+    "_retrieve_from_knowledge": "write knowledge=..., and override search() of the KnowledgeBase",
+    "_retrieve_from_long_term_memory": "write long_term_memory=..., and override retrieve() of the memory",
     "_summarizing": "after max_iters the model is asked once more, without tools, through on_reasoning",
     "generate_response": "a reply ends with the model's text, and one with a form with structured_model=...",
 }
 
 
-def check_react_options(cls: type, max_iters: int | None, options: Iterable[str]) -> None:
+def check_react_options(cls: type, limits: Mapping[str, object], options: Iterable[str]) -> None:
     """Raise `ConfigError` for an option that goes by another name here, or says what another one says.
 
-    The options go to the constructor of `Agent`, whose words for unknown keywords are those for an `Agent`.
+    `limits` are the options that a `ReActConfig` has as well, `None` where they are not given. The others go to the
+    constructor of `Agent`, whose words for unknown keywords are those for an `Agent`.
     """
     for option in options:
         if option in _REPLACEMENTS:
             raise UnknownKeywordError(f"{cls.__name__}({option}=...) is not an option: {_REPLACEMENTS[option]}")
-    if max_iters is not None and "react_config" in options:
-        raise ConfigError(
-            f"{cls.__name__} takes max_iters or react_config, not both: write ReActConfig(max_iters={max_iters})"
-        )
+    for name, value in limits.items():
+        if value is not None and "react_config" in options:
+            raise ConfigError(
+                f"{cls.__name__} takes {name} or react_config, not both: write ReActConfig({name}={value!r:.100})"
+            )
 
 
 def warn_of_uncalled_methods(cls: type) -> None:
