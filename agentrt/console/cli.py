@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
+from importlib.util import find_spec
 from typing import NoReturn
 
 from anyio.from_thread import start_blocking_portal
@@ -16,8 +17,8 @@ import agentrt
 from agentrt.agent import Agent
 from agentrt.console.chat import Chat
 from agentrt.console.session import SessionFile
-from agentrt.console.specs import load_model, load_toolkit
-from agentrt.errors import AgentRTError, UsageError
+from agentrt.console.specs import load_mcp_servers, load_model, load_toolkit
+from agentrt.errors import AgentRTError, ConfigError, UsageError
 from agentrt.model import RulesChatModel
 from agentrt.text import escape_controls
 
@@ -25,6 +26,23 @@ __all__ = ["main"]
 
 _EXIT_INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C ended
 _DESCRIPTION = "Talk to an agent, line by line. Without a model and a key, a set of rules answers offline."
+_CHAT_OPTIONS = ("--model", "--tools", "--mcp", "--system", "--session", "--no-color")
+_RUNNER_OPTIONS = ("--store", "--concurrency", "--drain-seconds")
+_WORKER_OPTIONS = (*_RUNNER_OPTIONS, "--backend")
+_SERVE_OPTIONS = (*_RUNNER_OPTIONS, "--host", "--port", "--token-file", "--no-studio")
+_MCP_OPTIONS = (*_RUNNER_OPTIONS, "--backend", "--description")
+_WORKER = (
+    "Run what is submitted to a runner, until SIGTERM or Ctrl-C; a second signal leaves what still runs to the next "
+    "worker at once. What a worker that died has left is resumed."
+)
+_SERVE = (
+    "Serve an agent over HTTP to this machine, or with --token-file to others, until SIGTERM or Ctrl-C; a second "
+    "signal leaves what still runs to the next process at once."
+)
+_MCP = (
+    "Offer an agent as a tool to the MCP client that starts this program, over standard input and output, until the "
+    "client closes its end or SIGTERM comes. What still runs then is left in the store, and resumed by the next start."
+)
 _OFFLINE = "Offline: a set of rules answers, not a language model. To talk to one:"
 _REAL_MODELS = (
     'pip install "agentrt[openai]" and set OPENAI_API_KEY',
@@ -39,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         options.refuse(unknown)
     try:
-        return _chat(options)
+        code: int = options.run(options)
+        return code
     except AgentRTError as error:
         _print_to_stderr(str(error))
         return 2
@@ -85,18 +104,89 @@ def _make_parser() -> argparse.ArgumentParser:
         "tools that only read the current folder, which the offline rules have unless this option names others; may "
         "be repeated",
     )
+    chat.add_argument(
+        "--mcp",
+        metavar="SERVER",
+        action="append",
+        default=[],
+        help="the tools of an MCP server: a command in quotes, a URL, or a .json file with mcpServers; may be given "
+        "several times",
+    )
     chat.add_argument("--system", metavar="TEXT", default="You are a helpful assistant.", help="the system prompt")
     chat.add_argument("--session", metavar="FILE", help="keep the conversation in this file, and continue it")
     chat.add_argument("--no-color", action="store_true", help="plain text; so does NO_COLOR in the environment")
-    chat.set_defaults(refuse=partial(_refuse_arguments, chat))
+    chat.set_defaults(run=_chat, refuse=partial(_refuse_arguments, chat, _CHAT_OPTIONS))
+    worker = commands.add_parser("worker", help="run what is submitted to a runner", description=_WORKER)
+    _add_runner_options(worker, "the agent's own store")
+    _add_backend_option(worker)
+    worker.set_defaults(run=_work, refuse=partial(_refuse_arguments, worker, _WORKER_OPTIONS))
+    serve = commands.add_parser("serve", help="serve an agent over HTTP", description=_SERVE)
+    _add_runner_options(serve, "the agent's own store, or memory")
+    serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s)")
+    serve.add_argument("--port", type=int, default=8000, help="the port; 0 takes a free one (%(default)s)")
+    serve.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="who may use it: in each line a token, which clients send as a bearer token, and the name of its owner",
+    )
+    serve.add_argument("--no-studio", action="store_true", help="serve without the page at /studio")
+    serve.set_defaults(run=_serve, refuse=partial(_refuse_arguments, serve, _SERVE_OPTIONS))
+    mcp = commands.add_parser("mcp", help="offer an agent to an MCP client", description=_MCP)
+    _add_runner_options(mcp, "the agent's own store, or memory")
+    _add_backend_option(mcp)
+    mcp.add_argument("--description", metavar="TEXT", help="what the agent is for, by which models choose its tool")
+    mcp.set_defaults(run=_serve_mcp, refuse=partial(_refuse_arguments, mcp, _MCP_OPTIONS), drain_seconds=0.0)
     return parser
 
 
-def _refuse_arguments(parser: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
+def _add_backend_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--backend", choices=["asyncio", "trio"], default="asyncio", help="the event loop (asyncio), as tools need it"
+    )
+
+
+def _add_runner_options(parser: argparse.ArgumentParser, default_store: str) -> None:
+    parser.add_argument(
+        "agent", metavar="MODULE:NAME", help="an Agent or a Runner, in a module that may be in the current folder"
+    )
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="where the sessions are: sqlite:agent.db, file:sessions, postgresql://host/database or redis://host; "
+        f"without it, {default_store}",
+    )
+    parser.add_argument("--concurrency", metavar="N", type=int, help="how many replies run at a time (50)")
+    parser.add_argument(
+        "--drain-seconds", metavar="S", type=float, help="how long replies may run on after the signal to stop (30)"
+    )
+
+
+def _refuse_arguments(parser: argparse.ArgumentParser, known: Sequence[str], unknown: list[str]) -> NoReturn:
     """Exit with the usage of this command, which argparse itself would leave to the one above it."""
     name = unknown[0].partition("=")[0]
-    [match] = get_close_matches(name, ["--model", "--tools", "--system", "--session", "--no-color"], 1) or [""]
+    [match] = get_close_matches(name, known, 1) or [""]
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{match and f'; did you mean {match}?'}")
+
+
+def _work(options: argparse.Namespace) -> int:
+    from agentrt.console.worker import work  # a chat needs no runner
+
+    return work(options)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from agentrt.console.serve import serve  # nothing else needs its extra
+
+    return serve(options)
+
+
+def _serve_mcp(options: argparse.Namespace) -> int:
+    # Looked for here, since what it needs besides would be missed first.
+    if find_spec("mcp") is None:
+        raise ConfigError("agentrt mcp needs the extra 'mcp': pip install \"agentrt[mcp]\"")
+    from agentrt.console.mcp import serve_mcp  # as above
+
+    return serve_mcp(options)
 
 
 def _chat(options: argparse.Namespace) -> int:
@@ -115,6 +205,7 @@ def _chat(options: argparse.Namespace) -> int:
         options.system,
         model,
         load_toolkit(options.tools or default_tools),
+        tools=load_mcp_servers(options.mcp),
         state=session.read() if session else None,
         state_store=session,
     )
@@ -124,11 +215,12 @@ def _chat(options: argparse.Namespace) -> int:
     if not logger.handlers:
         logger.addHandler(_StderrHandler())
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if in_terminal:
-        _print_banner(agent)
-    elif options.model is None and isinstance(model, RulesChatModel) and not os.environ.get("AGENTRT_MODEL"):
+    is_chosen = options.model is not None or os.environ.get("AGENTRT_MODEL")
+    if not in_terminal and isinstance(model, RulesChatModel) and not is_chosen:
         _print_to_stderr(f"{_OFFLINE} {', '.join(_REAL_MODELS)}")  # the rules were not asked for
     with start_blocking_portal(name="agentrt") as portal, portal.wrap_async_context_manager(agent):
+        if in_terminal:
+            _print_banner(agent)  # with the tools of servers, which are known by now
         is_whole = Chat(agent, portal, color=not options.no_color).run()
     sys.stdout.flush()
     return 0 if is_whole or in_terminal else 1  # the user at a terminal has seen the error

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from agentrt.database.file_lock import lock_until
 from agentrt.errors import SessionConflict, SessionIOError, StateError
 from agentrt.state import AgentState
-from agentrt.state.file_lock import lock_until
 from agentrt.state.state import state_to_json
 from agentrt.state.store import next_revision
 

@@ -11,9 +11,11 @@ from typing import Any
 from agentrt.console.folder_tools import folder_tools
 from agentrt.errors import ConfigError
 from agentrt.model import ChatModelBase
-from agentrt.tool import Toolkit
+from agentrt.tool import MCPToolset, Toolkit
 
-__all__ = ["load_model", "load_toolkit"]
+__all__ = ["load_mcp_servers", "load_model", "load_object", "load_toolkit"]
+
+_TOOLS_EXAMPLE = "my_tools:search; or folder, for tools that only read the current folder"
 
 
 def load_toolkit(specs: Sequence[str]) -> Toolkit:
@@ -24,7 +26,7 @@ def load_toolkit(specs: Sequence[str]) -> Toolkit:
     toolkits: list[Toolkit] = []
     tools: list[Any] = []
     for spec in specs:
-        loaded = folder_tools() if spec == "folder" else _load_object(spec)
+        loaded = folder_tools() if spec == "folder" else load_object(spec)
         if isinstance(loaded, Toolkit):
             toolkits.append(loaded)
         elif isinstance(loaded, (list, tuple)):
@@ -36,6 +38,20 @@ def load_toolkit(specs: Sequence[str]) -> Toolkit:
             f"only one of {', '.join(specs)} may be a Toolkit: name lists of tools, or one Toolkit with all of them"
         )
     return (toolkits[0] if toolkits else Toolkit()).with_tools(tools)
+
+
+def load_mcp_servers(specs: Sequence[str]) -> list[MCPToolset]:
+    """Return the toolsets of MCP servers: each spec is a command, a URL, or a .json file with `mcpServers`."""
+    toolsets: list[MCPToolset] = []
+    for spec in specs:
+        name = f"server{len(toolsets) + 1 if toolsets else ''}"
+        if spec.startswith(("http://", "https://")):
+            toolsets.append(MCPToolset(name, url=spec))
+        elif spec.endswith(".json") and " " not in spec:
+            toolsets += MCPToolset.from_config(spec)
+        else:
+            toolsets.append(MCPToolset(name, command=spec))
+    return toolsets
 
 
 def load_model(spec: str | None) -> ChatModelBase:
@@ -55,7 +71,7 @@ def load_model(spec: str | None) -> ChatModelBase:
     _add_current_folder()
     if find_spec(package) is None:
         return chat_model(spec)
-    model = _load_object(spec)
+    model = load_object(spec)
     if isinstance(model, type) and issubclass(model, ChatModelBase):
         make: Callable[[], ChatModelBase] = model
         try:
@@ -75,13 +91,11 @@ def _add_current_folder() -> None:
         sys.path.append(os.getcwd())
 
 
-def _load_object(spec: str) -> Any:
+def load_object(spec: str, *, example: str = _TOOLS_EXAMPLE) -> Any:
+    """Return what "module:name" names; raises `ConfigError`, which says why, where that cannot be had."""
     module_name, _, name = spec.partition(":")
     if not (module_name and name):
-        raise ConfigError(
-            f"{spec!r} does not have the form module:name: write, for example, my_tools:search; or folder, for tools "
-            f"that only read the current folder"
-        )
+        raise ConfigError(f"{spec!r} does not have the form module:name: write, for example, {example}")
     _add_current_folder()
     try:
         module = import_module(module_name)

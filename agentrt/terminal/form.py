@@ -14,13 +14,71 @@ from agentrt.errors import InvalidInputError
 from agentrt.text import one_line
 from agentrt.types import JSONSchema
 
-__all__ = ["Form"]
+__all__ = ["Form", "FormModel"]
 
 _MAX_REFUSALS = 100  # for one form: a user stops earlier, and a program that answers would never stop
 _MAX_PROMPT = 200  # characters of a type or default
 # The other three are written by the author of the model, and may quote what was typed.
 _SAFE_REASONS = frozenset(get_args(core_schema.ErrorType)) - {"value_error", "assertion_error", "union_tag_invalid"}
 _TYPE_NAMES = {"boolean": "yes or no", "array": "JSON list", "object": "JSON object"}
+
+
+class FormModel:
+    """The model of a form: what may be filled in, whether it fits, and its values.
+
+    Raises `InvalidInputError` for what is not a model with fields to ask for.
+    """
+
+    def __init__(self, model: object) -> None:
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            raise InvalidInputError(f"structured_model must be a pydantic model class, not {model!r:.200}")
+        if model.__pydantic_root_model__:
+            raise InvalidInputError(
+                f"structured_model {model.__name__} has no fields to ask for: put its root into a field of another "
+                f"model"
+            )
+        self.name = model.__name__
+        self.fields = model.model_fields
+        self.secret = {name for name, field in self.fields.items() if _holds_secret(field.annotation)}
+        self._model = model
+
+    def json_schema(self) -> JSONSchema:
+        """Return what may be filled in, by the names of the fields; empty where JSON has no type for one of them."""
+        try:
+            return self._model.model_json_schema(by_alias=False, schema_generator=_QuietSchema)
+        except PydanticUserError:  # what is typed may be valid for it all the same
+            return {}
+
+    def validate(self, answers: dict[str, Any]) -> BaseModel:
+        """Return the model with these values; raises `ValidationError`."""
+        return self._model.model_validate_json(to_json(answers), by_alias=True, by_name=True)
+
+    def dump(self, filled: BaseModel) -> dict[str, Any]:
+        """Return the values, by the names that the model's JSON has; secrets stay what they are."""
+        # Defaults may be of other types than their fields, but a warning would be for the author of the model alone.
+        plain = filled.model_dump(mode="json", by_alias=True, exclude=self.secret, warnings=False)
+        return plain | filled.model_dump(by_alias=True, include=self.secret, warnings=False)
+
+    def field_of(self, problem: ErrorDetails) -> str | None:
+        """Return the field that a problem is about, `None` for the whole."""
+        # A value is known by the name that it was given with, and that is the field's.
+        return next((name for name in self.fields if problem["loc"][:1] == (name,)), None)
+
+    def describe(self, name: str | None, problem: ErrorDetails) -> str:
+        """Say what is wrong with the answer for a field, in words that quote no secret."""
+        place = "" if name in self.secret else ".".join(map(str, problem["loc"][1:]))
+        # A validator sees the secrets of the other fields too, so its words are shown only where there are none.
+        is_safe = not self.secret or problem["type"] in _SAFE_REASONS
+        reason = problem["msg"] if is_safe else "this was not accepted"
+        return f"{name or 'the whole'}{place and f' ({place})'}: {reason}"
+
+    def problems(self, answers: dict[str, Any]) -> list[str]:
+        """Say what is wrong with all answers together; empty when they fit."""
+        try:
+            self.validate(answers)
+        except ValidationError as error:
+            return [self.describe(self.field_of(problem), problem) for problem in _problems_of(error)]
+        return []
 
 
 class Form:
@@ -37,19 +95,11 @@ class Form:
         ask: Callable[[str, bool], Awaitable[str]],
         tell: Callable[[str], None],
     ) -> None:
-        if not (isinstance(model, type) and issubclass(model, BaseModel)):
-            raise InvalidInputError(f"structured_model must be a pydantic model class, not {model!r:.200}")
-        if model.__pydantic_root_model__:
-            raise InvalidInputError(
-                f"structured_model {model.__name__} has no fields to ask for: put its root into a field of another "
-                f"model"
-            )
-        self._model = model
-        self._fields = model.model_fields
+        self._model = FormModel(model)
+        self._fields, self._secret = self._model.fields, self._model.secret
         self._ask = ask
         self._tell = tell
-        self._secret = {name for name, field in self._fields.items() if _holds_secret(field.annotation)}
-        schemas = _schemas_of(model)
+        schemas = _schemas_of_fields(self._model.json_schema())
         self._prompts = {
             name: _prompt(name, field, schemas.get(name, {}), name in self._secret)
             for name, field in self._fields.items()
@@ -65,12 +115,12 @@ class Form:
                 await self._ask_for(name)
             try:
                 # The whole once more: validators of the model see all fields only now.
-                return self._dump(self._validate(self._answers))
+                return self._model.dump(self._model.validate(self._answers))
             except ValidationError as error:
                 problems = _problems_of(error)
             for problem in problems:
-                self._refuse(self._field_of(problem), [problem])
-            refused = {self._field_of(problem) for problem in problems}
+                self._refuse(self._model.field_of(problem), [problem])
+            refused = {self._model.field_of(problem) for problem in problems}
             names = [name for name in self._fields if name in refused or None in refused]
 
     async def _ask_for(self, name: str) -> None:
@@ -102,37 +152,19 @@ class Form:
     def _problems(self, name: str, value: object) -> list[ErrorDetails]:
         """Return what the model says against the value, given what is answered so far."""
         try:
-            self._validate({**self._answers, name: value})
+            self._model.validate({**self._answers, name: value})
         except ValidationError as error:
-            return [problem for problem in _problems_of(error) if self._field_of(problem) == name]
+            return [problem for problem in _problems_of(error) if self._model.field_of(problem) == name]
         except Exception:  # noqa: BLE001  # a validator of the whole model fails without the other fields; it runs at the end
             return []
         return []
 
-    def _validate(self, answers: dict[str, Any]) -> BaseModel:
-        return self._model.model_validate_json(to_json(answers), by_alias=True, by_name=True)
-
-    def _dump(self, filled: BaseModel) -> dict[str, Any]:
-        # Defaults may be of other types than their fields, but a warning would be for the author of the model alone.
-        plain = filled.model_dump(mode="json", by_alias=True, exclude=self._secret, warnings=False)
-        return plain | filled.model_dump(by_alias=True, include=self._secret, warnings=False)
-
-    def _field_of(self, problem: ErrorDetails) -> str | None:
-        # A value is known by the name that it was given with, and that is the field's.
-        return next((name for name in self._fields if problem["loc"][:1] == (name,)), None)
-
     def _refuse(self, name: str | None, problems: list[ErrorDetails]) -> None:
         self._refused += 1
         if self._refused > _MAX_REFUSALS:
-            raise InvalidInputError(
-                f"the form {self._model.__name__} was abandoned after {_MAX_REFUSALS} refused answers"
-            )
+            raise InvalidInputError(f"the form {self._model.name} was abandoned after {_MAX_REFUSALS} refused answers")
         for problem in problems:
-            place = "" if name in self._secret else ".".join(map(str, problem["loc"][1:]))
-            # A validator sees the secrets of the other fields too, so its words are shown only where there are none.
-            is_safe = not self._secret or problem["type"] in _SAFE_REASONS
-            reason = problem["msg"] if is_safe else "this was not accepted"
-            self._tell(f"{name or 'the whole'}{place and f' ({place})'}: {reason}")
+            self._tell(self._model.describe(name, problem))
         if not problems:
             self._tell(f"{name}: an answer is needed")
 
@@ -162,12 +194,8 @@ class _QuietSchema(GenerateJsonSchema):
         pass  # what it says matters to a program that reads the schema
 
 
-def _schemas_of(model: type[BaseModel]) -> dict[str, JSONSchema]:
-    """Return the JSON schema of each field, without references."""
-    try:
-        root = model.model_json_schema(by_alias=False, schema_generator=_QuietSchema)
-    except PydanticUserError:  # a field that JSON has no type for; what is typed may be valid for it all the same
-        return {}
+def _schemas_of_fields(root: JSONSchema) -> dict[str, JSONSchema]:
+    """Return the JSON schema of each field of a form, without references."""
     definitions = root.get("$defs", {})
 
     def resolve(schema: JSONSchema) -> JSONSchema:

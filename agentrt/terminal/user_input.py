@@ -1,6 +1,5 @@
 """How an agent asks the user: in a terminal, line by line, or in any other way that a subclass knows."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -14,11 +13,11 @@ from agentrt.keywords import suggest_keywords
 from agentrt.message import ContentBlock, TextBlock
 from agentrt.terminal.line_reader import LineReader
 from agentrt.terminal.stdio import echo_off, stdin_reader, write_stdout
-from agentrt.text import escape_controls
+from agentrt.text import escape_controls, lazy_pattern
 
 __all__ = ["TerminalUserInput", "UserInputBase", "UserInputData"]
 
-_SURROGATES = re.compile("[\ud800-\udfff]")
+_SURROGATES = lazy_pattern("[\ud800-\udfff]")
 
 
 @suggest_keywords()

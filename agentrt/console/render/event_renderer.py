@@ -38,7 +38,7 @@ from agentrt.event import (
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt.message import DataBlock, TextBlock, ToolCallBlock, ToolResultState
+from agentrt.message import AssistantMsg, DataBlock, ProviderBlock, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.text import one_line
 from agentrt.types import ChatUsage
 
@@ -150,7 +150,12 @@ class EventRenderer:
         self._view.line("hint", one_line(event.hint))
 
     def _show_provider_block(self, event: ProviderBlockEvent) -> None:
-        self._view.line("provider", f"{one_line(event.provider)}: {_shorten_line(one_line(event.content))}")
+        block = ProviderBlock(event.provider, event.content)
+        citations = AssistantMsg("", [block]).get_citations()
+        for source in dict.fromkeys(f"{cited['title'] or ''} {cited['url'] or ''}".strip() for cited in citations):
+            self._view.line("source", _shorten_line(one_line(source)))
+        if not citations:
+            self._view.line("provider", f"{one_line(event.provider)}: {_shorten_line(one_line(event.content))}")
 
     def _show_call_start(self, event: ToolCallStartEvent) -> None:
         # Shown when it is whole: nobody decides on half an input.

@@ -1,0 +1,153 @@
+"""`agentrt serve`: an agent behind HTTP, with its worker in the same process, until it is told to stop."""
+
+import argparse
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+
+from agentrt.console.service import load_runner, log_to_stderr, stop_on_signal
+from agentrt.errors import ConfigError
+from agentrt.runner.base import RunnerBase
+from agentrt.serving import BearerTokens, create_app
+from agentrt.serving.guard import is_loopback
+from agentrt.state import InMemoryStateStore
+
+try:
+    import uvicorn
+except ModuleNotFoundError as error:
+    raise ConfigError("agentrt serve needs the extra 'serve': pip install \"agentrt[serve]\"") from error
+
+__all__ = ["read_tokens", "serve"]
+
+_MIN_TOKEN = 16  # characters: a shorter one can be guessed
+_UNNAMED_OWNER = "owner"  # of a token that names none
+_NEW_TOKEN = "python3 -c 'import secrets; print(secrets.token_urlsafe())'"
+_CLOSE_SECONDS = 5  # for connections to close, after the last reply was ended or left
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve until a signal comes; returns the exit code."""
+    auth = None if options.token_file is None else read_tokens(options.token_file)
+    runner = load_runner(options, fallback=InMemoryStateStore())
+    app = create_app(runner.agent, runner=runner, auth=auth, studio=not options.no_studio)
+    listener = _listen(options.host, options.port, is_open_to_all=auth is not None)
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        ws="none",
+    )
+    # Nothing of a request is logged: a URL may hold what was said, and a header holds the token.
+    with listener, log_to_stderr("agentrt serve", logging.WARNING, "agentrt", "uvicorn"):
+        anyio.run(_serve_until_signal, runner, _Server(config, runner), listener)
+    return 0
+
+
+def read_tokens(path: str) -> BearerTokens:
+    """Return the tokens of a file: in each line a token and its owner, or a token alone.
+
+    Empty lines and those that begin with # are left out. Raises `ConfigError`, which quotes no token.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"the token file {path!r} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the token file {path!r} cannot be read: it is not UTF-8 text") from error
+    owners: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        token, _, owner = line.strip().partition(" ")
+        if not token or token.startswith("#"):
+            continue
+        place = f"line {number} of the token file {path!r}"
+        if len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable():
+            raise ConfigError(f"{place} must begin with a token of {_MIN_TOKEN} or more ASCII characters: {_NEW_TOKEN}")
+        # The first owner would lose it, silently.
+        if token in owners:
+            raise ConfigError(f"{place} has a token that another line has: give each owner tokens of its own")
+        owners[token] = owner.strip() or _UNNAMED_OWNER
+    if not owners:
+        raise ConfigError(f"the token file {path!r} has no token: write one in a line of its own, {_NEW_TOKEN}")
+    return BearerTokens(owners)
+
+
+def _listen(host: str, port: int, *, is_open_to_all: bool) -> socket.socket:
+    """Return a socket that listens; raises `ConfigError` where it cannot, or where it must not."""
+    if not 0 <= port <= 65535:
+        raise ConfigError(f"--port must be a number from 0 to 65535, not {port}")
+    try:
+        # Of a name with several addresses, the one that a client would try first.
+        family, *_, address = socket.getaddrinfo(host or "::", port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        raise ConfigError(f"--host {host!r:.200} is not an address of this machine: write 127.0.0.1") from None
+    # The address and not the name, which may lead anywhere.
+    if not is_open_to_all and not is_loopback(str(address[0])):
+        raise ConfigError(
+            f"--host {host} lets other machines in, and without --token-file nobody would be asked who they are: "
+            f"write --token-file FILE, with a token in it, or leave --host out"
+        )
+    try:
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {_url(address)}: {os.strerror(error.errno or 0)}; --port names another port"
+        ) from error
+
+
+def _url(address: tuple[object, ...]) -> str:
+    host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
+    return f"http://{host}:{address[1]}"
+
+
+async def _serve_until_signal(runner: RunnerBase, server: "_Server", listener: socket.socket) -> None:
+    async with anyio.create_task_group() as group:
+
+        async def drain() -> None:
+            server.should_exit = True  # no new connections, while replies in progress have time to end
+            await runner.drain()
+
+        async def serve_requests() -> None:
+            await server.serve(sockets=[listener])
+            # It may have ended by itself, and a worker alone is not what was asked for.
+            await runner.drain()
+
+        async with runner:
+            group.start_soon(serve_requests)
+            group.start_soon(stop_on_signal, drain, group.cancel_scope)
+            await runner.work()
+        # The streams end with the runner. Clients come back with Last-Event-ID to the process that serves next.
+        with anyio.move_on_after(_CLOSE_SECONDS):
+            await server.closed.wait()
+        group.cancel_scope.cancel()
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to us, says where it is, and tells when it has closed."""
+
+    def __init__(self, config: uvicorn.Config, runner: RunnerBase) -> None:
+        super().__init__(config)
+        self._runner = runner
+        self.closed = anyio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        [listener] = sockets or []
+        store = self._runner.store
+        place = "in memory, until this process ends" if isinstance(store, InMemoryStateStore) else f"in {store!r}"
+        print(f"{self._runner.agent.name} is at {_url(listener.getsockname())}, its sessions {place}", flush=True)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().serve(sockets)
+        finally:
+            self.closed.set()

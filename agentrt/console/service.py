@@ -1,0 +1,93 @@
+"""What the commands that run until a signal share: their runner, their log, and how they stop."""
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import anyio
+
+from agentrt.agent import Agent
+from agentrt.console.specs import load_object
+from agentrt.errors import ConfigError
+from agentrt.runner import DBOSRunner, Runner
+from agentrt.runner.base import RunnerBase
+from agentrt.state import SessionStore, state_store
+from agentrt.text import escape_controls
+
+__all__ = ["load_runner", "log_to_stderr", "stop_on_signal"]
+
+
+def load_runner(options: argparse.Namespace, *, fallback: SessionStore | None = None) -> RunnerBase:
+    """Return the runner that `options.agent` names, or one of the agent that it names, over `options.store`.
+
+    Without a store the agent's own is taken, or else the `fallback`.
+    """
+    limits = {"max_concurrency": options.concurrency, "drain_seconds": options.drain_seconds}
+    chosen = {name: value for name, value in limits.items() if value is not None}
+    loaded = load_object(options.agent, example="app:agent")
+    if isinstance(loaded, RunnerBase):
+        if chosen or options.store is not None:
+            raise ConfigError(
+                f"{options.agent!r} is a runner, which has its own store and limits: leave the options out"
+            )
+        return loaded
+    if not isinstance(loaded, Agent):
+        raise ConfigError(f"{options.agent!r} must name an Agent or a Runner, not {loaded!r:.200}")
+    if options.store is not None:
+        loaded.state_store = state_store(options.store)
+    store = loaded.state_store or fallback
+    if store is None:
+        raise ConfigError(
+            f"the agent {options.agent!r} has no store: write --store sqlite:agent.db, or Agent(state_store=...)"
+        )
+    if options.store is not None and options.store.startswith(("postgresql://", "postgres://")):
+        return DBOSRunner(loaded, store, options.store, **chosen)  # type: ignore[arg-type]  # as below
+    return Runner(loaded, store, **chosen)  # type: ignore[arg-type]  # it looks at the store itself
+
+
+@contextmanager
+def log_to_stderr(prefix: str, level: int, *loggers: str) -> Iterator[None]:
+    """Write what these loggers are told to standard error, from that level on."""
+    handler = _StderrLog(prefix)
+    before = []
+    for name in loggers:
+        logger = logging.getLogger(name)
+        before.append((logger, logger.level))
+        logger.addHandler(handler)
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, old_level in before:
+            logger.removeHandler(handler)
+            logger.setLevel(old_level)
+
+
+class _StderrLog(logging.Handler):
+    """Writes each record in one line, harmless to a terminal."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(OSError, ValueError):  # no reply fails because its log cannot be written
+            print(escape_controls(f"{self._prefix}: {self.format(record)}"), file=sys.stderr, flush=True)
+
+
+async def stop_on_signal(drain: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
+    """Drain at the first SIGTERM or Ctrl-C, and cancel the scope at the second, which leaves the rest to others."""
+    if sys.platform == "win32":
+        return  # Ctrl-C cancels there, and there are no other signals
+    is_draining = False
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for number in signals:
+            if is_draining:
+                scope.cancel()
+                return
+            is_draining = True
+            logging.getLogger("agentrt").info("stopping: %s", signal.Signals(number).name)
+            await drain()
