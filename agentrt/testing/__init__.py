@@ -53,7 +53,8 @@ words what broke:
 '''
 
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel
-from agentrt.state.store import InMemoryStateStore
+from agentrt.state import InMemoryStateStore
+from agentrt.testing.embedding import HashingEmbedding
 from agentrt.testing.harness.approve import approve
 from agentrt.testing.harness.await_faults import SuspensionReport, check_every_suspension
 from agentrt.testing.harness.cassette import Cassette, CassetteError, CassetteMiss, cassette
@@ -68,6 +69,8 @@ from agentrt.testing.kit.conformance import (
     check_middleware,
     check_middleware_on_both_loops,
 )
+from agentrt.testing.stores.check import StoreProblems, StoreReport, check_store
+from agentrt.testing.stores.exact import ExactStore
 
 __all__ = [
     "FAULTS",
@@ -75,13 +78,17 @@ __all__ = [
     "CassetteError",
     "CassetteMiss",
     "Checkable",
+    "ExactStore",
     "ExpectedStep",
+    "HashingEmbedding",
     "InMemoryStateStore",
     "Lint",
     "MiddlewareProblems",
     "MiddlewareReport",
     "ScriptedCall",
     "ScriptedChatModel",
+    "StoreProblems",
+    "StoreReport",
     "SuspensionReport",
     "ToolLog",
     "ToolRun",
@@ -93,5 +100,6 @@ __all__ = [
     "check_every_suspension",
     "check_middleware",
     "check_middleware_on_both_loops",
+    "check_store",
     "lint",
 ]

@@ -6,9 +6,13 @@ from typing import Any
 
 __all__ = ["full_text"]
 
+_PLAIN = (str, int, float, bool, type(None))
+
 
 def full_text(value: Any) -> str:
     """Return what differs for values that differ; what `repr` leaves out of messages and events is in it."""
+    if type(value) in _PLAIN:  # most values; the questions below take longer
+        return repr(value)
     if is_dataclass(value) and not isinstance(value, type):
         contents = (f"{field.name}={full_text(getattr(value, field.name, None))}" for field in fields(value))
         return f"{type(value).__name__}({', '.join(contents)})"

@@ -35,6 +35,8 @@ class _TakenStep:
         steps = []
         texts: list[str] = []
         for block in message.get_content_blocks():
+            if isinstance(block, (ToolCallBlock, ToolResultBlock)) and block.is_hidden:
+                continue  # what a layer asks, and not what the agent does
             if isinstance(block, ToolCallBlock):
                 try:
                     arguments: Any = json.loads(block.input or "{}")
@@ -93,11 +95,21 @@ class _ExpectedAnswer:
 
 def call(tool: str, /, **arguments: Any) -> ExpectedStep:
     """Expect a call of the tool with these arguments among others; one may be a function that says whether it fits."""
+    as_given: object = tool
+    if not isinstance(as_given, str) or not tool:
+        raise ConfigError(f"call(...) takes the name of a tool, not {repr_of(tool)}: write call('search', query='x')")
     return _ExpectedCall(tool, arguments)
 
 
 def answer(text: str | None = None, *, contains: str | None = None, matches: str | None = None) -> ExpectedStep:
     """Expect an answer in words: exactly this one, one that contains some text, or one in which a pattern is found."""
+    for value in (text, contains, matches):
+        if not (value is None or isinstance(value, str)):
+            raise ConfigError(f"answer(...) takes str, not {repr_of(value)}: write answer(contains='sunny')")
+    try:
+        re.compile(matches or "")
+    except re.error as error:
+        raise ConfigError(f"answer(matches={matches!r:.200}) is not a pattern of `re`: {error}") from error
     return _ExpectedAnswer(text, contains, matches)
 
 
@@ -108,16 +120,22 @@ def assert_trajectory(
 
     `agent` may also be a message, or several. `order` is "exact" (these steps and no others, in this order), "ordered"
     (others may come in between), "unordered" (these and no others, in any order) or "subset" (these among others).
+    Calls of hidden tools, such as the questions of layers, are not steps of the agent.
     """
     if order not in _ORDERS:
         raise ConfigError(
             f"assert_trajectory(order=...) must be one of {', '.join(map(repr, _ORDERS))}, not {order!r:.100}"
         )
+    if not isinstance(expected, (list, tuple)):
+        raise ConfigError(
+            f"assert_trajectory() expects a list of steps, not {repr_of(expected)}: write [call('search')]"
+        )
     wrong = [step for step in expected if not isinstance(step, (_ExpectedCall, _ExpectedAnswer))]
     if wrong:
         raise ConfigError(f"assert_trajectory() expects call(...) and answer(...), not {repr_of(wrong[0])}")
-    messages = agent.state.context if isinstance(agent, Agent) else [agent] if isinstance(agent, Msg) else agent
-    steps = [step for message in messages if message.role == "assistant" for step in _TakenStep.all_of(message)]
+    steps = [
+        step for message in _read_messages(agent) if message.role == "assistant" for step in _TakenStep.all_of(message)
+    ]
     is_whole = len(steps) == len(expected) or order in ("ordered", "subset")
     if order in ("exact", "ordered"):
         rest = iter(steps)
@@ -128,6 +146,17 @@ def assert_trajectory(
         happened = "".join(f"\n  {step}" for step in steps) or "\n  nothing"
         expectation = "".join(f"\n  {step}" for step in expected) or "\n  nothing"
         raise AssertionError(f"expected ({order}):{expectation}\nhappened:{happened}")
+
+
+def _read_messages(agent: Agent | Msg | Sequence[Msg]) -> Sequence[Msg]:
+    """Return the messages that were given, or those of the agent, with that of a reply that waits."""
+    messages: Any = [agent] if isinstance(agent, Msg) else agent
+    if isinstance(agent, Agent):
+        reply = agent.state.reply_context
+        messages = [*agent.state.context, *([] if reply is None else [reply.message])]
+    if not isinstance(messages, (list, tuple)) or not all(isinstance(message, Msg) for message in messages):
+        raise ConfigError(f"assert_trajectory() takes an Agent or messages, not {repr_of(agent)}: give the agent")
+    return messages
 
 
 def _fits_somehow(steps: Sequence[_TakenStep], expected: Sequence[ExpectedStep]) -> bool:

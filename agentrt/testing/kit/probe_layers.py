@@ -241,7 +241,8 @@ class ForeignEventsLayer(MiddlewareBase):
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         async for item in next_handler():
             yield item
-            if isinstance(item, ToolResultStartEvent):
+            # Once: a question of the middleware has a result as well.
+            if isinstance(item, ToolResultStartEvent) and not self.sent:
                 for event in self._events():
                     self.sent.append(event)
                     yield event

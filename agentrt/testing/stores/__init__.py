@@ -1,0 +1,3 @@
+"""Whether stores of states keep their promises."""
+
+__all__: list[str] = []
