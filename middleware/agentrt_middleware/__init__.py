@@ -1,6 +1,10 @@
 """The middlewares that ship with agentrt, one file each; import them from `agentrt.middleware`."""
 
 from agentrt.agent.hook_middleware import HookMiddleware
+from agentrt_middleware.budget.limits import Budget
+from agentrt_middleware.budget.middleware import BudgetMiddleware
+from agentrt_middleware.budget.redis import RedisBudgetStore
+from agentrt_middleware.budget.stores import BudgetStore, MemoryBudgetStore, SQLiteBudgetStore
 from agentrt_middleware.cache.middleware import CacheMiddleware
 from agentrt_middleware.cache.stores import CacheStore, MemoryCacheStore, RedisCacheStore, SQLiteCacheStore
 from agentrt_middleware.circuit_breaker import CircuitBreakerMiddleware
@@ -10,12 +14,15 @@ from agentrt_middleware.context.tool_selector import ToolSelectorMiddleware
 from agentrt_middleware.context.trim_tool_results import TrimToolResultsMiddleware
 from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
-from agentrt_middleware.genai_prices import genai_prices
 from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Judge, Replace
 from agentrt_middleware.guardrail.middleware import GuardrailMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
+from agentrt_middleware.long_term_memory.middleware import LongTermMemoryMiddleware
 from agentrt_middleware.models.refusal import RefusalMiddleware
 from agentrt_middleware.models.router import ModelRouterMiddleware
+from agentrt_middleware.plan.notebook import PlanNotebook
+from agentrt_middleware.plan.todo import TodoMiddleware
+from agentrt_middleware.rag.middleware import RAGMiddleware, RerankHits
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
 from agentrt_middleware.rate_limit.redis import RedisStore
 from agentrt_middleware.redaction import (
@@ -36,13 +43,15 @@ from agentrt_middleware.retry import RetryMiddleware
 from agentrt_middleware.timeout import TimeoutMiddleware
 from agentrt_middleware.timing import Timing, TimingMiddleware
 from agentrt_middleware.tool_calls.human_approval import HumanApprovalMiddleware
+from agentrt_middleware.tool_calls.question import Answer, Question
 from agentrt_middleware.tool_calls.tool_emulator import ToolEmulatorMiddleware
 from agentrt_middleware.tool_calls.tool_error import ToolErrorMiddleware
 from agentrt_middleware.tool_calls.tool_result_limit import ToolResultLimitMiddleware
 from agentrt_middleware.tool_retry import ToolRetryMiddleware
 from agentrt_middleware.tracing.middleware import TracingMiddleware
 from agentrt_middleware.tracing.otlp import SpanDelivery, setup_tracing
-from agentrt_middleware.usage import UsageMiddleware, UsageReport
+from agentrt_middleware.usage.genai_prices import genai_prices
+from agentrt_middleware.usage.middleware import UsageMiddleware, UsageReport
 
 __all__ = [
     "API_KEY",
@@ -52,7 +61,11 @@ __all__ = [
     "IP",
     "PHONE",
     "PRIVATE_KEY",
+    "Answer",
     "Between",
+    "Budget",
+    "BudgetMiddleware",
+    "BudgetStore",
     "CacheMiddleware",
     "CacheStore",
     "CircuitBreakerMiddleware",
@@ -68,22 +81,31 @@ __all__ = [
     "KeepLastMiddleware",
     "Literals",
     "LoggingMiddleware",
+    "LongTermMemoryMiddleware",
+    "MemoryBudgetStore",
     "MemoryCacheStore",
     "ModelFallbackMiddleware",
     "ModelRouterMiddleware",
     "Pattern",
+    "PlanNotebook",
+    "Question",
+    "RAGMiddleware",
     "RateLimitMiddleware",
     "RedactionMiddleware",
+    "RedisBudgetStore",
     "RedisCacheStore",
     "RedisStore",
     "RefusalMiddleware",
     "Replace",
+    "RerankHits",
     "RetryMiddleware",
+    "SQLiteBudgetStore",
     "SQLiteCacheStore",
     "SpanDelivery",
     "TimeoutMiddleware",
     "Timing",
     "TimingMiddleware",
+    "TodoMiddleware",
     "ToolEmulatorMiddleware",
     "ToolErrorMiddleware",
     "ToolResultLimitMiddleware",

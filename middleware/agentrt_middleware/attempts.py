@@ -7,21 +7,37 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 import anyio
 
+from agentrt.agent import AgentBase
 from agentrt.hooks import ModelCallValues, NextModelCall
 from agentrt.message import ContentBlock, TextBlock, ThinkingBlock, ToolCallBlock
-from agentrt.model import ChatResponse, ChatUsage, ModelResult
+from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult, WireRecord
+from agentrt.model.estimate import estimated_usage
 
 __all__ = [
+    "ATTEMPT_LAYERS",
     "Attempts",
     "StreamedAnswer",
     "Watcher",
     "close",
     "is_readable",
     "make_attempts",
+    "name_model",
+    "only_for",
     "only_if",
     "usage_of",
+    "usage_on_wire",
     "watch",
 ]
+
+ATTEMPT_LAYERS = (
+    "ModelFallbackMiddleware",
+    "RefusalMiddleware",
+    "RetryMiddleware",
+    "CircuitBreakerMiddleware",
+    "RateLimitMiddleware",
+    "TimeoutMiddleware",
+)
+"""The layers that make several attempts at a request, or that each of these goes through."""
 
 _Hook = TypeVar("_Hook", bound=Callable[..., object])
 _MAX_TOKENS = 1 << 53  # a larger count is a provider's mistake, and would not survive as a float
@@ -34,6 +50,21 @@ def only_if(has_work: Callable[[Any], bool]) -> Callable[[_Hook], _Hook]:
         @wraps(hook)
         def entry(self: object, agent: object, input_kwargs: Any, next_handler: Callable[..., object]) -> object:
             if has_work(self):
+                return hook(self, agent, input_kwargs, next_handler)
+            return next_handler(**input_kwargs)
+
+        return entry  # type: ignore[return-value]  # it returns what the hook would return
+
+    return decorate
+
+
+def only_for(has_work: Callable[[Any, Any], bool]) -> Callable[[_Hook], _Hook]:
+    """Make a hook return the next layer's result itself for an agent for which its middleware has no work."""
+
+    def decorate(hook: _Hook) -> _Hook:
+        @wraps(hook)
+        def entry(self: object, agent: object, input_kwargs: Any, next_handler: Callable[..., object]) -> object:
+            if has_work(self, agent):
                 return hook(self, agent, input_kwargs, next_handler)
             return next_handler(**input_kwargs)
 
@@ -68,6 +99,20 @@ def usage_of(response: ChatResponse) -> ChatUsage | None:
     if max(map(abs, (inputs, outputs, cached, created))) > _MAX_TOKENS:
         return None
     return ChatUsage(inputs, outputs, cached, created, bool(usage.estimated), bool(usage.replayed))
+
+
+def usage_on_wire(agent: AgentBase, record: WireRecord) -> ChatUsage | None:
+    """Return what a call that has ended used, as it reports or else as can be estimated, `None` for nothing."""
+    response = record.response
+    if response is None:  # not even an answer that broke off, so it probably charged nothing
+        return None
+    usage = usage_of(response)
+    if usage is None:
+        if not (response.is_last or response.content):
+            return None
+        usage = estimated_usage((), response.content, record.model.text_length)
+        usage.input_tokens = agent.run.estimate_tokens(record.messages, model=record.model)
+    return usage
 
 
 class StreamedAnswer:
@@ -219,6 +264,12 @@ class Attempts(Protocol):
 
     def accept(self, response: ChatResponse) -> ChatResponse:
         """Take note that an attempt has brought a whole answer; return its last response as it is to be passed on."""
+
+
+def name_model(response: ChatResponse, model: ChatModelBase) -> ChatResponse:
+    """Return the response with the model's name in its metadata, for a model that is not the one that was asked for."""
+    # A layer further in may have named another model already, and knows better.
+    return replace(response, metadata={"model": model.model, **(response.metadata or {})})
 
 
 # Stands for the last response of a stream that has none; compared by identity.

@@ -34,8 +34,10 @@ class CircuitBreakerMiddleware(MiddlewareBase):
 
     inherited = True
 
-    wrapped_by: ClassVar = ("TracingMiddleware", "ModelFallbackMiddleware", "RetryMiddleware")
-    wraps: ClassVar = ("RateLimitMiddleware", "TimeoutMiddleware")
+    wraps: ClassVar = {
+        "RateLimitMiddleware": "a call that is refused waits for no turn",
+        "TimeoutMiddleware": "a model that is too slow has failed",
+    }
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
+from typing import ClassVar
 
 from agentrt.agent import AgentBase
 from agentrt.errors import ChainContractError, MiddlewareConfigError
@@ -20,6 +21,11 @@ class DynamicContextMiddleware(MiddlewareBase):
     The function takes no arguments, and may be a coroutine function. An empty str or `None` adds nothing. `title` is
     the section's heading, `None` for none. Several such middlewares add their sections in list order.
     """
+
+    wraps: ClassVar = dict.fromkeys(
+        ("GuardrailMiddleware", "BudgetMiddleware", "RedactionMiddleware"),
+        "what adds to requests stands outside of what looks at them",
+    )
 
     def __init__(self, provider: ContextProvider, *, title: str | None = "Current Context") -> None:
         if not isinstance(provider, str) and not callable(provider):

@@ -1,7 +1,6 @@
 """Fallback: asks another model when one fails."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from time import time
 from typing import Any, ClassVar
 
@@ -18,13 +17,14 @@ from agentrt.errors import (
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.keywords import suggest_keywords
-from agentrt.message import DataBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
-from agentrt_middleware.attempts import make_attempts
+from agentrt.model.needs import CAPABILITIES, needs_of
+from agentrt_middleware.attempts import make_attempts, name_model
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors
 
 __all__ = ["ModelFallbackMiddleware"]
 
+_NEEDS = {*CAPABILITIES, "application"}  # the last one for PDF files, as programs wrote earlier
 _FAILURES = (RateLimited, Timeout, Transient, Rejected, Malformed)
 
 
@@ -44,8 +44,8 @@ class ModelFallbackMiddleware(MiddlewareBase):
     fail, the last error is raised with a note about the others.
 
     With `sticky=True` a conversation stays with the model that answered; a number limits that to so many seconds. The
-    other models come after it. `needs` names what each model must be capable of; a model whose `capabilities` lack one
-    of them raises `MiddlewareConfigError`. A model whose `capabilities` lack the tools or images of a call is skipped.
+    other models come after it. `needs` names what each model must be capable of; a model that is known to lack one of
+    them raises `MiddlewareConfigError`. A model that is known to lack the tools or images of a call is skipped.
     An answer from another model than the agent's own names it in its `metadata` as "model".
 
     A model may be given by name as well, as `chat_model` takes it ("openai:gpt-5-mini"). The caller owns the models and
@@ -54,13 +54,12 @@ class ModelFallbackMiddleware(MiddlewareBase):
     """
 
     emits = True
-    wrapped_by: ClassVar = ("TracingMiddleware",)
-    wraps: ClassVar = (
-        "RetryMiddleware",
-        "CircuitBreakerMiddleware",
-        "RateLimitMiddleware",
-        "TimeoutMiddleware",
-    )
+    wraps: ClassVar = {
+        "RetryMiddleware": "each model is retried by itself",
+        "CircuitBreakerMiddleware": "the failures of each model count by themselves",
+        "RateLimitMiddleware": "each model waits for its own turn",
+        "TimeoutMiddleware": "each model has its own time",
+    }
 
     def __init__(
         self,
@@ -82,7 +81,15 @@ class ModelFallbackMiddleware(MiddlewareBase):
                     f"'openai:gpt-5-mini', not {model!r:.200}"
                 )
         self.models: tuple[ChatModelBase, ...] = tuple(map(chat_model, choices))
-        self._check_models({needs} if isinstance(needs, str) else set(needs))
+        # The letters of a plain `str` would pass for capabilities, and one needs no list.
+        names: Any = [needs] if isinstance(needs, str) else needs
+        is_list = isinstance(names, (list, tuple, set, frozenset))
+        if not is_list or not all(isinstance(name, str) and name in _NEEDS for name in names):
+            raise MiddlewareConfigError(
+                f"ModelFallbackMiddleware(needs=...) must be a list of capabilities, as ['tools'] is, of "
+                f"{', '.join(CAPABILITIES)}, not {needs!r:.200}"
+            )
+        self._check_models(["pdf" if name == "application" else name for name in names])
         if not isinstance(sticky, bool):
             check_number("ModelFallbackMiddleware(sticky=...)", sticky)
         self.sticky = sticky
@@ -90,7 +97,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         self.falls_back_on = choose_errors("ModelFallbackMiddleware(fallback_on=...)", fallback_on, our_refusals=True)
         self._clock = clock
 
-    def _check_models(self, needs: set[str]) -> None:
+    def _check_models(self, needs: Sequence[str]) -> None:
         if not self.models:
             raise MiddlewareConfigError(
                 "ModelFallbackMiddleware has no models: give those to call when the agent's own model fails"
@@ -101,10 +108,10 @@ class ModelFallbackMiddleware(MiddlewareBase):
                     f"ModelFallbackMiddleware has the model {model.model!r} twice: the second call would fail as well, "
                     f"so list it once"
                 )
-            missing = set() if model.capabilities is None else needs - model.capabilities
+            missing = [name for name in sorted(needs) if model.lacks(name)]
             if missing:
                 raise MiddlewareConfigError(
-                    f"ModelFallbackMiddleware(needs=...) asks for {', '.join(sorted(missing))}, which the model "
+                    f"ModelFallbackMiddleware(needs=...) asks for {', '.join(missing)}, which the model "
                     f"{model.model!r} cannot take: leave out the model or the need"
                 )
 
@@ -170,8 +177,7 @@ class _FallbackCall:
         self._fallback.stick_to(self._agent, self._model)
         if self._model is self._values["current_model"]:
             return response
-        # A layer further in may have named another model already, and knows better.
-        return replace(response, metadata={"model": self._model.model, **(response.metadata or {})})
+        return name_model(response, self._model)
 
     def _models_in_order(self) -> Iterator[ChatModelBase]:
         """Yield the model that the conversation stays with, the agent's own, and then the others in list order."""
@@ -190,17 +196,7 @@ class _FallbackCall:
         """Say whether a model may be asked: it is not the agent's own, and takes what the call holds besides text."""
         if model is self._values["current_model"]:
             return False
-        return model.capabilities is None or self._needed_capabilities() <= model.capabilities
-
-    def _needed_capabilities(self) -> set[str]:
-        needed = {"tools"} if self._values["tools"] else set()
-        for message in self._values["messages"]:
-            for block in message.get_content_blocks():
-                contents = block.output if isinstance(block, ToolResultBlock) else [block]
-                for content in contents:
-                    if isinstance(content, DataBlock):
-                        needed.add(content.source.media_type.partition("/")[0].lower())
-        return needed - {"text"}
+        return not any(map(model.lacks, needs_of(self._values["messages"], self._values["tools"])))
 
     def _add_note(self, error: Exception) -> None:
         if self._failures:

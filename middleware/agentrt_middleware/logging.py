@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import cache
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
@@ -29,6 +29,7 @@ from agentrt.hooks import MiddlewareBase, NextReply, ReplyValues
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, TextBlock, ToolResultState
 from agentrt_middleware.attempts import only_if
+from agentrt_middleware.context.requests import CONTEXT_LAYERS
 from agentrt_middleware.reply_info import input_of, messages_of
 
 __all__ = ["LoggingMiddleware"]
@@ -57,6 +58,11 @@ class LoggingMiddleware(MiddlewareBase):
     """
 
     inherited = True
+
+    wraps: ClassVar = {
+        **dict.fromkeys((*CONTEXT_LAYERS, "GuardrailMiddleware", "BudgetMiddleware"), "it logs what they let through"),
+        "RedactionMiddleware": "it logs what is redacted",
+    }
 
     def __init__(
         self,

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Mapping
 
-from agentrt.agent import AgentBase
+from agentrt.agent import Agent, AgentBase
 from agentrt.event import AgentEvent
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.model import ChatModelBase
+from agentrt.tool.group import META_TOOL
+from agentrt.types import STRUCTURED_OUTPUT
 
-__all__ = ["call_of", "input_of", "messages_of", "model_name_of"]
+__all__ = ["call_of", "input_of", "is_users_tool", "messages_of", "model_name_of"]
 
 
 def input_of(input_kwargs: Mapping[str, object]) -> object:
@@ -38,6 +40,12 @@ def call_of(input_kwargs: Mapping[str, object]) -> ToolCallBlock:
     tool_input = call.get("input")
     text = tool_input if isinstance(tool_input, str) else json.dumps(tool_input or {}, default=str)
     return ToolCallBlock(str(call.get("id", "unknown")), str(call.get("name", "unknown")), text)
+
+
+def is_users_tool(agent: AgentBase, name: str) -> bool:
+    """Say whether a tool is one of the user's own, and neither the runtime's nor brought by a middleware."""
+    brought = agent.middleware_tools if isinstance(agent, Agent) else ()
+    return name not in brought and name not in (STRUCTURED_OUTPUT, META_TOOL)
 
 
 def model_name_of(agent: AgentBase) -> str | None:

@@ -39,8 +39,11 @@ class RetryMiddleware(MiddlewareBase):
     """
 
     emits = True
-    wrapped_by: ClassVar = ("TracingMiddleware", "ModelFallbackMiddleware")
-    wraps: ClassVar = ("CircuitBreakerMiddleware", "RateLimitMiddleware", "TimeoutMiddleware")
+    wraps: ClassVar = {
+        "CircuitBreakerMiddleware": "each attempt that fails counts",
+        "RateLimitMiddleware": "each attempt waits for its turn",
+        "TimeoutMiddleware": "each attempt has its own time",
+    }
 
     def __init__(
         self,

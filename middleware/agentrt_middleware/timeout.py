@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from math import inf
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import anyio
 
@@ -32,14 +32,6 @@ class TimeoutMiddleware(MiddlewareBase):
     `total` all waiting of one call; a slow reader uses up none of it. For a model that does not stream (`stream=False`)
     only `total` counts. The caller's own deadlines and cancellations are not touched.
     """
-
-    wrapped_by: ClassVar = (
-        "TracingMiddleware",
-        "ModelFallbackMiddleware",
-        "RetryMiddleware",
-        "CircuitBreakerMiddleware",
-        "RateLimitMiddleware",
-    )
 
     def __init__(
         self,

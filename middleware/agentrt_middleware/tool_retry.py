@@ -40,7 +40,7 @@ class ToolRetryMiddleware(MiddlewareBase):
     """
 
     emits = True
-    wrapped_by: ClassVar = ("TracingMiddleware",)
+    wraps: ClassVar = {"ToolEmulatorMiddleware": "a result that could not be made up is tried again"}
 
     def __init__(
         self,

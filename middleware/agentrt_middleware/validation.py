@@ -1,20 +1,26 @@
 """What the options of several middlewares have in common: how they are checked, and how retries back off."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from math import isfinite
 from random import Random
 from typing import Any
 
-from agentrt.errors import CircuitOpen, MiddlewareConfigError, RateLimitTimeout
+from agentrt.errors import BudgetExceeded, CircuitOpen, MiddlewareConfigError, RateLimitTimeout
 
 __all__ = [
     "Backoff",
     "ErrorChoice",
     "check_choice",
+    "check_flag",
+    "check_function",
     "check_number",
     "check_patterns",
+    "check_store_option",
     "choose_errors",
+    "name_of_function",
     "retry_after_of",
 ]
 
@@ -35,8 +41,55 @@ def check_number(
     if not is_number or not (value > 0 if least is None else value >= least):  # type: ignore[operator]  # a number
         bound = "above 0" if least is None else f"of at least {least:g}"
         raise MiddlewareConfigError(f"{option} must be a {'whole ' if whole else ''}number {bound}, not {value!r:.200}")
-    if finite and not isfinite(value):  # type: ignore[arg-type]  # a number, as was checked
-        raise MiddlewareConfigError(f"{option} must be finite, not {value!r}: give a number")
+    try:
+        is_too_large = finite and not isfinite(value)  # type: ignore[arg-type]  # a number, as was checked
+    except OverflowError:  # a whole number that is larger than any float, with which it would be reckoned
+        is_too_large = not whole
+    if is_too_large:
+        raise MiddlewareConfigError(f"{option} must be finite, not {value!r:.200}: give a smaller number")
+
+
+def check_flag(option: str, value: object) -> None:
+    """Raise `MiddlewareConfigError` unless `value` is a `bool`: "False" and 0 would be taken for something else."""
+    if not isinstance(value, bool):
+        raise MiddlewareConfigError(f"{option} must be True or False, not {value!r:.200}")
+
+
+def check_function(option: str, function: Any, *parameters: str, plain: bool = False) -> None:
+    """Raise `MiddlewareConfigError` unless `function` can be called with these parameters, and returns.
+
+    With `plain`, it may not be a coroutine function either.
+    """
+    expected = f"a function ({', '.join(parameters)})"
+    if isinstance(function, type):
+        raise MiddlewareConfigError(
+            f"{option} has the class {function.__name__}: make an instance of it, or {expected}"
+        )
+    if not callable(function):
+        raise MiddlewareConfigError(f"{option} has {function!r:.200}, which is not callable: write {expected}")
+    name = name_of_function(function)
+    body = inspect.unwrap(function.func if isinstance(function, partial) else function)
+    body = body if inspect.isroutine(body) else type(body).__call__
+    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
+        raise MiddlewareConfigError(f"{option} has the generator function {name}: let it return, and not yield")
+    if plain and inspect.iscoroutinefunction(body):
+        raise MiddlewareConfigError(f"{option} must be a plain function, not {name}, which is `async`: write `def`")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # some that are written in C do not say
+        return
+    try:
+        signature.bind(*parameters)
+    except TypeError:
+        raise MiddlewareConfigError(f"{option} has {name}{signature}, which must be {expected}") from None
+
+
+def name_of_function(function: Any) -> str:
+    """Return what to call a function in a message."""
+    while isinstance(function, partial):
+        function = function.func
+    name = getattr(function, "__name__", None)
+    return name if isinstance(name, str) else type(function).__name__
 
 
 def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
@@ -49,12 +102,21 @@ def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
     raise MiddlewareConfigError(f"{option} must be {words}, not {value!r:.200}{hint}")
 
 
-def check_patterns(option: str, value: object) -> tuple[str, ...]:
-    """Return names of tools, or patterns of them, as a tuple; raises `MiddlewareConfigError` for anything else."""
+def check_store_option(option: str, store: object, protocol: type, description: str) -> None:
+    """Raise `MiddlewareConfigError` unless `store` is `None` or an object with the methods of the protocol."""
+    # A class has the methods as well. The value is not shown: a URL may hold a password.
+    if isinstance(store, type):
+        raise MiddlewareConfigError(f"{option} must be {description}, not the class {store.__name__}: make an instance")
+    if not (store is None or isinstance(store, protocol)):
+        raise MiddlewareConfigError(f"{option} must be {description}, not a {type(store).__name__}")
+
+
+def check_patterns(option: str, value: object, *, least: int = 0) -> tuple[str, ...]:
+    """Return at least so many names of tools, or patterns of them; raises `MiddlewareConfigError` for anything else."""
     # The letters of a plain `str` would pass for names, and one name needs no list.
     patterns: Any = [value] if isinstance(value, str) else value
     is_list = isinstance(patterns, (list, tuple, set, frozenset))
-    if not is_list or not all(isinstance(pattern, str) and pattern for pattern in patterns):
+    if not is_list or len(patterns) < least or not all(isinstance(name, str) and name for name in patterns):
         raise MiddlewareConfigError(
             f"{option} must be a list of names of tools, or of patterns such as 'get_*', not {value!r:.200}"
         )
@@ -64,11 +126,11 @@ def check_patterns(option: str, value: object) -> tuple[str, ...]:
 def choose_errors(option: str, chosen: ErrorChoice, *, our_refusals: bool) -> Callable[[Exception], bool]:
     """Return a function that says whether an error is one of those chosen, by their classes or by a function.
 
-    With `our_refusals=False`, a base class does not cover `CircuitOpen` and `RateLimitTimeout`, which our own
-    middlewares raise to fail fast; naming them does.
+    `BudgetExceeded` is never chosen. With `our_refusals=False`, a base class does not cover `CircuitOpen` and
+    `RateLimitTimeout`, which our own middlewares raise to fail fast; naming them does.
     """
     if not isinstance(chosen, type) and callable(chosen):
-        return chosen
+        return lambda error: not isinstance(error, BudgetExceeded) and chosen(error)
     classes = tuple(chosen) if isinstance(chosen, (list, tuple)) else (chosen,)
     if not classes or not all(isinstance(cls, type) and issubclass(cls, Exception) for cls in classes):
         raise MiddlewareConfigError(
@@ -78,6 +140,8 @@ def choose_errors(option: str, chosen: ErrorChoice, *, our_refusals: bool) -> Ca
     only_by_name = () if our_refusals else _OUR_REFUSALS
 
     def is_chosen(error: Exception) -> bool:
+        if isinstance(error, BudgetExceeded):
+            return False
         return isinstance(error, named_refusals if isinstance(error, only_by_name) else classes)
 
     return is_chosen

@@ -3,17 +3,18 @@
 from anyio import Event, move_on_after
 from anyio.lowlevel import RunVar
 
-__all__ = ["Flights", "Lead"]
+from agentrt.agent import Run
 
-_Waiting = dict["_Waiter", None]  # in the order in which they came
+__all__ = ["Flights", "Lead"]
 
 
 class _Waiter:
     """A call that waits: for the answer, or to take the lead; with neither it asks alone."""
 
-    __slots__ = ("event", "outcome")
+    __slots__ = ("event", "outcome", "reply_id")
 
-    def __init__(self) -> None:
+    def __init__(self, reply_id: str) -> None:
+        self.reply_id = reply_id
         self.event = Event()
         self.outcome: Lead | str | None = None
 
@@ -22,15 +23,25 @@ class _Waiter:
         self.event.set()
 
 
+class _Flight:
+    """Equal calls in progress: the reply of the one that asks, and those that wait, in the order in which they came."""
+
+    __slots__ = ("leader", "waiting")
+
+    def __init__(self, leader: str) -> None:
+        self.leader = leader
+        self.waiting: dict[_Waiter, None] = {}
+
+
 class Lead:
     """The duty to ask for all equal calls; it ends in one of three ways, and only the first counts."""
 
-    __slots__ = ("_flights", "_is_over", "_key", "_waiting")
+    __slots__ = ("_flight", "_flights", "_is_over", "_key")
 
-    def __init__(self, flights: dict[str, _Waiting], key: str, waiting: _Waiting) -> None:
+    def __init__(self, flights: dict[str, _Flight], key: str, flight: _Flight) -> None:
         self._flights = flights
         self._key = key
-        self._waiting = waiting
+        self._flight = flight
         self._is_over = False
 
     def share(self, answer: str) -> None:
@@ -45,19 +56,21 @@ class Lead:
         """Let the first that waits take the lead, as no answer came."""
         if self._is_over:
             return
-        if not self._waiting:
+        waiting = self._flight.waiting
+        if not waiting:
             self._end(None)
             return
         self._is_over = True
-        successor = next(iter(self._waiting))
-        del self._waiting[successor]
-        successor.wake(Lead(self._flights, self._key, self._waiting))
+        successor = next(iter(waiting))
+        del waiting[successor]
+        self._flight.leader = successor.reply_id
+        successor.wake(Lead(self._flights, self._key, self._flight))
 
     def _end(self, answer: str | None) -> None:
         if not self._is_over:
             self._is_over = True
             del self._flights[self._key]
-            for waiter in self._waiting:
+            for waiter in self._flight.waiting:
                 waiter.wake(answer)
 
 
@@ -65,22 +78,25 @@ class Flights:
     """The calls in progress, by their keys; those of each event loop apart, since no event wakes another loop."""
 
     def __init__(self) -> None:
-        self._of_loop: RunVar[dict[str, _Waiting]] = RunVar("agentrt_cache_flights")
+        self._of_loop: RunVar[dict[str, _Flight]] = RunVar("agentrt_cache_flights")
 
-    async def join(self, key: str, patience: float) -> Lead | str | None:
+    async def join(self, key: str, patience: float, run: Run) -> Lead | str | None:
         """Return the lead of a new flight, or wait for the answer of an equal call, at most `patience` seconds.
 
-        The wait may also end with the lead, or with `None`: then the caller asks for itself alone.
+        The wait may also end with the lead, or with `None`: then the caller asks for itself alone. So does one that is
+        part of the call that it would wait for, as where a sub-agent calls the tool that it works for.
         """
         # From here to the new lead nothing waits, so two equal calls cannot both find no flight.
         flights = self._of_loop.get({})
         self._of_loop.set(flights)
-        waiting = flights.get(key)
-        if waiting is None:
-            waiting = flights[key] = {}
-            return Lead(flights, key, waiting)
-        waiter = _Waiter()
-        waiting[waiter] = None
+        flight = flights.get(key)
+        if flight is None:
+            flight = flights[key] = _Flight(run.id)
+            return Lead(flights, key, flight)
+        if _is_inside_of(run, flight.leader):
+            return None
+        waiter = _Waiter(run.id)
+        flight.waiting[waiter] = None
         try:
             with move_on_after(patience):
                 await waiter.event.wait()
@@ -89,5 +105,13 @@ class Flights:
                 waiter.outcome.leave()
             raise
         finally:
-            waiting.pop(waiter, None)
+            flight.waiting.pop(waiter, None)
         return waiter.outcome
+
+
+def _is_inside_of(run: Run, reply_id: str) -> bool:
+    """Say whether a reply was asked for, directly or not, by a tool call of the other one."""
+    parent = run.parent
+    while parent is not None and parent.id != reply_id:
+        parent = parent.parent
+    return parent is not None

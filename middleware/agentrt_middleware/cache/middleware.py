@@ -1,30 +1,29 @@
 """Cache: answers equal requests with the answer that is known, and asks once for those that come together."""
 
-import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
-from inspect import iscoroutinefunction
 from time import time
 from typing import ClassVar, Literal
 
-from agentrt.agent import AgentBase
+from agentrt.agent import AgentBase, Run
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextActing, NextModelCall
 from agentrt.keywords import suggest_keywords
-from agentrt.message import ToolCallBlock, ToolResultState
 from agentrt.model import ChatResponse, ModelResult, request_key
 from agentrt.tool import ToolBase
 from agentrt.types import ToolChunk, ToolResponse
-from agentrt_middleware.attempts import close, is_readable, only_if
-from agentrt_middleware.cache.entries import Entry, read_entry, replay_answer, write_entry
+from agentrt_middleware.attempts import ATTEMPT_LAYERS, close, is_readable, only_if
+from agentrt_middleware.cache.entries import Entry, read_entry, replay_answer, whole_answer, write_entry
 from agentrt_middleware.cache.flights import Flights, Lead
 from agentrt_middleware.cache.stores import CacheStore, MemoryCacheStore
+from agentrt_middleware.cache.tools import ToolKeys, check_tools
+from agentrt_middleware.redaction.middleware import RedactionMiddleware
 from agentrt_middleware.reply_info import call_of
 from agentrt_middleware.stores.guard import StoreGuard
-from agentrt_middleware.validation import check_choice, check_number
+from agentrt_middleware.validation import check_choice, check_function, check_number, check_store_option
 
 __all__ = ["CacheMiddleware", "CacheScope", "CacheWhen"]
 
@@ -33,9 +32,8 @@ CacheWhen = Callable[[AgentBase, ModelCallValues], bool]
 _Mode = Literal["bypass", "refresh"]
 
 _logger = logging.getLogger("agentrt")
-# What a provider says of an answer that came to its end by itself; any other was cut off, filtered or put off.
-_ENDED_WELL = (None, "stop", "tool_calls")
 _WHILE_DOWN = {"open": "nothing is cached", "local": "each process caches by itself"}
+_MAX_IN_MEMORY = 1_000  # entries
 _modes: ContextVar[Mapping["CacheMiddleware", _Mode] | None] = ContextVar("agentrt_cache_modes", default=None)
 
 
@@ -44,35 +42,26 @@ class CacheMiddleware(MiddlewareBase):
     """Answers a request that was asked before with the answer of then, for `ttl` seconds.
 
     Two requests are the same if their `agentrt.model.request_key` is: it covers the model with its settings, the
-    messages, the tools and the tool choice, without ids and times. An answer that was cut off or filtered, or whose
-    `metadata` has "no_store", is not kept. A kept answer comes in the pieces in which it came first, and its usage is
-    `replayed`: known, and in no sum. While one request is being asked, equal ones wait for its answer; if it fails or
-    is left, one of them asks next, and after `flight_wait` seconds each asks for itself.
+    messages, the tools and the tool choice, without ids and times. What `agent.run.ask_model` asks is kept apart by its
+    purpose. An answer that was cut off or filtered, or whose `metadata` has "no_store", is not kept. A kept answer
+    comes in the pieces in which it came first, and its usage is `replayed`: known, and in no sum. While one request is
+    being asked, equal ones wait for its answer; if it fails or is left, one of them asks next, and after `flight_wait`
+    seconds each asks for itself.
 
     `scope` says who shares answers: "global", each "conversation" for itself, or those for whom a function of the agent
     returns the same str. `when(agent, values)` says whether a call of the model is to be cached. `tools` names
     read-only tools whose results are kept as well, with the seconds for each: `{"search": 600}`.
 
-    `store` keeps the answers: the last `max_entries` in memory, or a `SQLiteCacheStore` or `RedisCacheStore`, which
-    processes share. While it fails, nothing is cached, or with `on_store_error="local"` each process caches by itself.
-    `clock` is in seconds since the epoch.
+    `store` keeps the answers: a `SQLiteCacheStore` or `RedisCacheStore`, which processes share, or else memory, the
+    last `max_entries` (1,000). While it fails, nothing is cached, or with `on_store_error="local"` each process caches
+    by itself. `clock` is in seconds since the epoch.
     """
 
-    wraps: ClassVar = (
-        "ModelFallbackMiddleware",
-        "RetryMiddleware",
-        "CircuitBreakerMiddleware",
-        "RateLimitMiddleware",
-        "TimeoutMiddleware",
-        "ToolRetryMiddleware",
-    )
-    wrapped_by: ClassVar = (
-        "TracingMiddleware",
-        "LoggingMiddleware",
-        "GuardrailMiddleware",
-        "BudgetMiddleware",
-        "RedactionMiddleware",
-    )
+    wraps: ClassVar = {
+        **dict.fromkeys(ATTEMPT_LAYERS, "a known answer needs no attempt and waits for no limit"),
+        "ToolRetryMiddleware": "a known result needs no run",
+        "ToolEmulatorMiddleware": "a made-up result is kept like any other",
+    }
 
     def __init__(
         self,
@@ -82,35 +71,39 @@ class CacheMiddleware(MiddlewareBase):
         scope: CacheScope = "global",
         tools: Mapping[str, float] | None = None,
         when: CacheWhen | None = None,
-        max_entries: int = 1_000,
+        max_entries: int | None = None,
         flight_wait: float = 60,
         on_store_error: Literal["open", "local"] = "open",
         clock: Callable[[], float] = time,
     ) -> None:
         check_number("CacheMiddleware(ttl=...)", ttl, finite=True)
+        if max_entries is None:
+            max_entries = _MAX_IN_MEMORY
+        elif store is not None and on_store_error == "open":
+            raise MiddlewareConfigError(
+                f"CacheMiddleware(max_entries={max_entries!r:.100}) is for what is kept in memory, which is nothing "
+                f"beside a store: give it to the store, as in SQLiteCacheStore(path, max_entries=1000), or leave it out"
+            )
         check_number("CacheMiddleware(max_entries=...)", max_entries, whole=True)
         check_number("CacheMiddleware(flight_wait=...)", flight_wait, least=0, finite=True)
         check_choice("CacheMiddleware(on_store_error=...)", on_store_error, ("open", "local"))
-        if store is not None and not isinstance(store, CacheStore):
-            raise MiddlewareConfigError(
-                f"CacheMiddleware(store=...) must be a SQLiteCacheStore or a RedisCacheStore, or have their get and "
-                f"put, not a {type(store).__name__}"  # the value is not shown: a URL may hold a password
-            )
-        if not callable(scope):
+        stores = "a SQLiteCacheStore or a RedisCacheStore, or have their get and put"
+        check_store_option("CacheMiddleware(store=...)", store, CacheStore, stores)
+        if callable(scope):
+            check_function("CacheMiddleware(scope=...)", scope, "agent", plain=True)
+        else:
             check_choice("CacheMiddleware(scope=...)", scope, ("global", "conversation"))
-        for option, function in (("scope", scope), ("when", when)):
-            if iscoroutinefunction(function) or not (function is None or option == "scope" or callable(function)):
-                raise MiddlewareConfigError(
-                    f"CacheMiddleware({option}=...) must be a plain function, not {function!r:.200}: write "
-                    f"it with `def`"
-                )
+        if when is not None:
+            check_function("CacheMiddleware(when=...)", when, "agent", "values", plain=True)
+        check_function("CacheMiddleware(clock=...)", clock, plain=True)
         self.ttl, self.scope, self.when = ttl, scope, when
-        self.tools = _checked_tools(tools)
+        self.tools = check_tools(tools)
         self.flight_wait = flight_wait
         self.store = store or MemoryCacheStore(max_entries)
         self._spare = MemoryCacheStore(max_entries) if store is not None and on_store_error == "local" else None
         self._guard = StoreGuard(f"the {type(self.store).__name__} of a cache", _WHILE_DOWN[on_store_error])
         self._flights = Flights()
+        self._tool_keys = ToolKeys()
         self._clock = clock
         self._warned: set[str] = set()
 
@@ -138,7 +131,7 @@ class CacheMiddleware(MiddlewareBase):
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
         self._check_tools(agent)
-        call = self._call(agent, self.ttl, lambda: self._model_key(agent, input_kwargs))
+        call = self._call(agent, self.ttl, "when", lambda: self._model_key(agent, input_kwargs))
         if call is None:
             return await next_handler(**input_kwargs)
         try:
@@ -161,7 +154,9 @@ class CacheMiddleware(MiddlewareBase):
         tool_call = call_of(input_kwargs)
         ttl = self.tools.get(tool_call.name)
         tool = None if ttl is None else self._tool(agent, tool_call.name)
-        call = None if ttl is None or tool is None else self._call(agent, ttl, lambda: _tool_key(tool, tool_call))
+        call = None
+        if ttl is not None and tool is not None:
+            call = self._call(agent, ttl, "tools", lambda: self._tool_keys.key(tool, tool_call, agent))
         if call is None:
             async for item in next_handler(**input_kwargs):
                 yield item
@@ -178,25 +173,25 @@ class CacheMiddleware(MiddlewareBase):
         finally:
             call.leave()
 
-    def _call(self, agent: AgentBase, ttl: float, key: Callable[[], str | None]) -> "_CachedCall | None":
+    def _call(self, agent: AgentBase, ttl: float, option: str, key: Callable[[], str | None]) -> "_CachedCall | None":
         """Return what to do for this call, `None` if it is not to be cached."""
         mode = (_modes.get() or {}).get(self)
         if mode == "bypass":
             return None
-        text = self._safely("when", key)
+        text = self._safely(option, key)
         scope = None if text is None else self._safely("scope", lambda: self._scope_of(agent))
         if scope is None:
             return None
-        return _CachedCall(self, sha256(f"{text} {scope}".encode("utf-8", "backslashreplace")).hexdigest(), ttl, mode)
+        digest = sha256(f"{text} {scope}".encode("utf-8", "backslashreplace")).hexdigest()
+        return _CachedCall(self, agent, digest, ttl, mode)
 
     def _model_key(self, agent: AgentBase, values: ModelCallValues) -> str | None:
         if self.when is not None and not self.when(agent, values):
             return None
-        # The words of a summary's request may also stand in a conversation, whose reader expects an answer.
-        purpose = "internal" if agent.run.is_internal else ""
-        return purpose + request_key(
-            values["messages"], values["tools"], values["tool_choice"], values["current_model"]
-        )
+        # The words of a summary's or a judge's request may also stand in a conversation, which expects an answer.
+        purpose = agent.run.purpose or ""
+        key = request_key(values["messages"], values["tools"], values["tool_choice"], values["current_model"])
+        return f"{purpose} {key}"
 
     def _scope_of(self, agent: AgentBase) -> str:
         if self.scope == "global":
@@ -212,8 +207,8 @@ class CacheMiddleware(MiddlewareBase):
         """Return what the function returns; where it raises, nothing is cached."""
         try:
             return function()
-        except Exception as error:  # noqa: BLE001  # a function of the user's own, which may raise anything
-            self.warn_once(option, f"the function of CacheMiddleware({option}=...) failed ({type(error).__name__})")
+        except Exception as error:  # noqa: BLE001  # a function or a tool of the user's own, which may raise anything
+            self.warn_once(option, f"CacheMiddleware({option}=...) failed ({type(error).__name__})")
             return None
 
     def warn_once(self, subject: str, problem: str) -> None:
@@ -235,9 +230,9 @@ class CacheMiddleware(MiddlewareBase):
             )
         return tool
 
-    async def join(self, key: str) -> Lead | str | None:
+    async def join(self, key: str, run: Run) -> Lead | str | None:
         """Wait for an equal call in progress, if there is one: see `Flights.join`."""
-        return await self._flights.join(key, self.flight_wait)
+        return await self._flights.join(key, self.flight_wait, run)
 
     async def find(self, key: str, ttl: float) -> tuple[str, Entry] | None:
         """Return what is kept under the key, as text and checked."""
@@ -270,10 +265,12 @@ class CacheMiddleware(MiddlewareBase):
 class _CachedCall:
     """One call, from the look into the cache to the end of its answer."""
 
-    __slots__ = ("_cache", "_key", "_lead", "_mode", "_ttl")
+    __slots__ = ("_cache", "_key", "_lead", "_mode", "_redactions", "_run", "_ttl")
 
-    def __init__(self, cache: CacheMiddleware, key: str, ttl: float, mode: _Mode | None) -> None:
+    def __init__(self, cache: CacheMiddleware, agent: AgentBase, key: str, ttl: float, mode: _Mode | None) -> None:
         self._cache = cache
+        self._run = agent.run
+        self._redactions = [layer for layer in agent.middlewares if isinstance(layer, RedactionMiddleware)]
         self._key = key
         self._ttl = ttl
         self._mode = mode
@@ -284,7 +281,7 @@ class _CachedCall:
         # A refreshed call leads no flight: those that wait want what is known, and it may take longer.
         if self._mode == "refresh":
             return None
-        outcome = await self._cache.join(self._key)
+        outcome = await self._cache.join(self._key, self._run)
         if isinstance(outcome, str):
             return self._cache.read(outcome, self._key, self._ttl)
         self._lead = outcome
@@ -299,28 +296,35 @@ class _CachedCall:
 
     async def keep_answer(self, pieces: list[ChatResponse]) -> None:
         """Share a whole answer with the calls that wait, and keep it, where it is one to keep."""
-        metadata = [piece.metadata or {} for piece in pieces]
-        is_whole = all(piece.finished_reason in _ENDED_WELL for piece in pieces) and any(
-            piece.content for piece in pieces
-        )
-        is_shareable = is_whole and not any(fields.get("no_store") for fields in metadata)
         # An answer of another model, such as a fallback's, serves those that wait, and is not kept for later.
-        is_own = not any("model" in fields for fields in metadata)
-        await self._keep(self._cache.write(self._key, pieces, None) if is_shareable else None, is_kept=is_own)
+        is_own = not any("model" in (piece.metadata or {}) for piece in pieces)
+        text = self._cache.write(self._key, pieces, None)
+        hides = [redaction for redaction in self._redactions if redaction.output]
+        await self._keep(text, whole_answer(pieces) if text else None, hides, is_own=is_own)
 
     async def keep_result(self, result: ToolResponse) -> None:
         """The same for the result of a tool."""
-        is_shareable = result.state == ToolResultState.SUCCESS and "response_msg" not in result.metadata
-        await self._keep(self._cache.write(self._key, None, result) if is_shareable else None)
+        text = self._cache.write(self._key, None, result)
+        await self._keep(text, result, [redaction for redaction in self._redactions if redaction.tools])
 
-    async def _keep(self, text: str | None, *, is_kept: bool = True) -> None:
+    async def _keep(
+        self,
+        text: str | None,
+        response: ChatResponse | ToolResponse | None,
+        redactions: Sequence[RedactionMiddleware],
+        *,
+        is_own: bool = True,
+    ) -> None:
         # Before the store, which may be slow: those that wait need not wait for it too.
         if self._lead is not None:
             if text is None:
                 self._lead.dissolve()
             else:
                 self._lead.share(text)
-        if text is not None and is_kept:
+        if text is None or response is None or not is_own:
+            return
+        # They stand outside and redact what leaves here, so what they look for would be kept as it came.
+        if not any(redaction.finds_in(response.content, response.metadata) for redaction in redactions):
             await self._cache.put(self._key, text, self._ttl)
 
     def leave(self) -> None:
@@ -377,28 +381,3 @@ class _RecordedStream:
         pieces, self._pieces = self._pieces, None
         if pieces:
             await self._call.keep_answer(pieces)
-
-
-def _checked_tools(tools: object) -> dict[str, float]:
-    if not (tools is None or isinstance(tools, Mapping)):
-        raise MiddlewareConfigError(
-            f"CacheMiddleware(tools=...) must be a dict of names and seconds, not {tools!r:.200}: write "
-            f"tools={{'search': 600}}"
-        )
-    for name, seconds in (tools or {}).items():
-        if not isinstance(name, str):
-            raise MiddlewareConfigError(f"CacheMiddleware(tools=...) has {name!r:.200}: give the name of a tool")
-        check_number(f"CacheMiddleware(tools=...) for {name!r}", seconds, finite=True)
-    return dict(tools or {})
-
-
-def _tool_key(tool: ToolBase, call: ToolCallBlock) -> str:
-    """Return a key for the tool with these arguments, whose order and ids do not count."""
-    try:
-        arguments: object = json.loads(call.input or "{}")
-    except ValueError:
-        arguments = call.input
-    function = getattr(tool, "function", type(tool))
-    place = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
-    described = ["tool", place, call.name, tool.description, tool.input_schema, arguments]
-    return sha256(json.dumps(described, sort_keys=True, default=repr).encode()).hexdigest()

@@ -12,15 +12,21 @@ from agentrt.hooks import (
     NextModelCall,
 )
 from agentrt.keywords import suggest_keywords
-from agentrt.message import Msg, ToolResultBlock
+from agentrt.message import Msg
 from agentrt.model import ChatModelBase, ModelResult, chat_model
-from agentrt.model.estimate import characters_of, estimated_usage
+from agentrt.model.estimate import (
+    CHARACTERS_PER_TOKEN,
+    TextLength,
+    characters_of,
+    estimated_usage,
+    text_length,
+)
 from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT, drop_outputs, exchange_starts
 from agentrt_middleware.validation import check_choice
 
 __all__ = ["CompressionMiddleware"]
 
-_SHORT_RESULT = 200  # characters; less is not worth a note
+_SHORT_RESULT = 200  # characters
 
 
 @suggest_keywords(strategy="how", mode="how", method="how")
@@ -34,7 +40,6 @@ class CompressionMiddleware(MiddlewareBase):
     """
 
     wraps: ClassVar = INSIDE_OF_CONTEXT
-    wrapped_by: ClassVar = ("TracingMiddleware", "LoggingMiddleware")
 
     def __init__(
         self, how: Literal["summary", "trim", "window"] = "summary", *, model: ChatModelBase | str | None = None
@@ -52,12 +57,16 @@ class CompressionMiddleware(MiddlewareBase):
     async def on_compress_context(
         self, agent: Agent, input_kwargs: CompressContextValues, next_handler: NextCompressContext
     ) -> None:
-        config, size = input_kwargs["context_config"], agent.model.context_size
+        config, size = input_kwargs["context_config"], agent.model.max_input_tokens
         reserve = int(config.reserve_ratio * size)
         context = agent.state.context
-        older = _older_part(context, reserve)
+        older = _older_part(context, reserve, agent.model.text_length)
         if self.how == "trim":
-            shortened = [drop_outputs(message, _is_long) for message in context[:older]]
+            # Less than this is not worth a note.
+            shortened = [
+                drop_outputs(message, lambda result: characters_of(result) > _SHORT_RESULT)
+                for message in context[:older]
+            ]
             agent.state.context = [*shortened, *context[older:]]
         elif self.how == "window":
             agent.state.context = context[older:]
@@ -77,28 +86,26 @@ class CompressionMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        # The request for a summary comes through this hook like any other, and is known by when it comes.
-        if self.model is not None and agent.run.is_internal and "is_compressing" in agent.run.scratch(self):
+        # The request for a summary comes through this hook like any other; one of a judge about it has another purpose.
+        is_summary = agent.run.purpose == "summary" and "is_compressing" in agent.run.scratch(self)
+        if self.model is not None and is_summary:
             return await next_handler(current_model=self.model)
         return await next_handler(**input_kwargs)
-
-
-def _is_long(result: ToolResultBlock) -> bool:
-    return characters_of(result) > _SHORT_RESULT
 
 
 def _tokens_left(agent: Agent) -> int:
     reply = agent.state.reply_context
     messages = [*agent.state.context, *([] if reply is None else [reply.message])]
-    return estimated_usage(messages, ()).input_tokens + len(agent.state.summary) // 4
+    summary = text_length(agent.state.summary) // CHARACTERS_PER_TOKEN
+    return estimated_usage(messages, (), agent.model.text_length).input_tokens + summary
 
 
-def _older_part(context: list[Msg], reserve: int) -> int:
+def _older_part(context: list[Msg], reserve: int, length: TextLength | None) -> int:
     """Return how many messages do not fit into the reserve, to the begin of an exchange; the last exchange fits."""
     starts = exchange_starts(context, 0)
     # From the end, as it is the newest part that stays.
     for start in reversed(starts):
-        if estimated_usage(context[start:], ()).input_tokens > reserve:
+        if estimated_usage(context[start:], (), length).input_tokens > reserve:
             later = [other for other in starts if other > start]
             return later[0] if later else start
     return 0

@@ -23,7 +23,6 @@ class KeepLastMiddleware(MiddlewareBase):
     """
 
     wraps: ClassVar = INSIDE_OF_CONTEXT
-    wrapped_by: ClassVar = ("TracingMiddleware", "LoggingMiddleware")
 
     def __init__(self, messages: int = 40) -> None:
         check_number("KeepLastMiddleware(messages=...)", messages, whole=True)

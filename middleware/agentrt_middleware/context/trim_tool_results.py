@@ -9,13 +9,11 @@ from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, ToolResultBlock
 from agentrt.model import ModelResult
-from agentrt.model.estimate import characters_of, estimated_usage
+from agentrt.model.estimate import CHARACTERS_PER_TOKEN, TextLength, characters_of, estimated_usage
 from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT, REMOVED, drop_outputs
 from agentrt_middleware.validation import check_number
 
 __all__ = ["TrimToolResultsMiddleware"]
-
-_TOKEN_LENGTH = 4
 
 
 @suggest_keywords(trigger="above", max_tokens="above", keep="keep_last")
@@ -28,7 +26,6 @@ class TrimToolResultsMiddleware(MiddlewareBase):
     """
 
     wraps: ClassVar = INSIDE_OF_CONTEXT
-    wrapped_by: ClassVar = ("TracingMiddleware", "LoggingMiddleware")
 
     def __init__(self, above: int = 100_000, *, keep_last: int = 3, step: float = 0.25) -> None:
         check_number("TrimToolResultsMiddleware(above=...)", above, finite=True)
@@ -46,35 +43,43 @@ class TrimToolResultsMiddleware(MiddlewareBase):
         messages = input_kwargs["messages"]
         if agent.run.is_internal:
             return await next_handler(**input_kwargs)
-        results = list(_results_in(messages))
+        places = list(_results_in(messages))
+        results = [block for _, block in places]
         data = agent.state_of(self)
-        # One name is kept, and not all: when that result is summarised away, nothing before it is left either.
-        removed = next((n + 1 for n, block in enumerate(results) if block.id == data.get("last_removed")), 0)
-        removed = self._advance(messages, results, removed)
+        # One place is kept, and not all: when that result is summarised away, nothing before it is left either. With
+        # the message, since calls of two replies may have one id.
+        last_removed = data.get("last_removed")
+        removed = next((n for n, (message, block) in enumerate(places, 1) if [message, block.id] == last_removed), 0)
+        length = input_kwargs["current_model"].text_length
+        removed = self._advance(messages, results, removed, length)
         if not removed:
             return await next_handler(**input_kwargs)
-        data["last_removed"] = results[removed - 1].id
+        message_id, last = places[removed - 1]
+        data["last_removed"] = [message_id, last.id]
         dropped = {id(block) for block in results[:removed]}  # by identity, as two calls may have one id
         return await next_handler(messages=[drop_outputs(message, lambda b: id(b) in dropped) for message in messages])
 
-    def _advance(self, messages: list[Msg], results: list[ToolResultBlock], removed: int) -> int:
+    def _advance(
+        self, messages: list[Msg], results: list[ToolResultBlock], removed: int, length: TextLength | None
+    ) -> int:
         """Return how many of the results are to be left out, from the oldest on."""
-        tokens = estimated_usage(messages, ()).input_tokens
+        tokens = estimated_usage(messages, (), length).input_tokens
         # As it will be sent, with what is left out already.
-        tokens -= sum(map(_saved_tokens, results[:removed]))
+        tokens -= sum(_saved_tokens(result, length) for result in results[:removed])
         if tokens <= self.above:
             return removed
         while removed < len(results) - self.keep_last and tokens > self.above * (1 - self.step):
-            tokens -= _saved_tokens(results[removed])
+            tokens -= _saved_tokens(results[removed], length)
             removed += 1
         return removed
 
 
-def _saved_tokens(result: ToolResultBlock) -> int:
-    return max(0, characters_of(result) - len(REMOVED)) // _TOKEN_LENGTH
+def _saved_tokens(result: ToolResultBlock, length: TextLength | None) -> int:
+    return max(0, characters_of(result, length) - len(REMOVED)) // CHARACTERS_PER_TOKEN
 
 
-def _results_in(messages: list[Msg]) -> Iterator[ToolResultBlock]:
+def _results_in(messages: list[Msg]) -> Iterator[tuple[str, ToolResultBlock]]:
+    """Yield the results with the ids of their messages."""
     for message in messages:
         if not isinstance(message.content, str):
-            yield from (block for block in message.content if isinstance(block, ToolResultBlock))
+            yield from ((message.id, block) for block in message.content if isinstance(block, ToolResultBlock))

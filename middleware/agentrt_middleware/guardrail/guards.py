@@ -5,16 +5,15 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import anyio
-
 from agentrt.agent import AgentBase
-from agentrt.errors import Malformed, MiddlewareConfigError
+from agentrt.errors import BudgetExceeded, Malformed, MiddlewareConfigError
 from agentrt.keywords import suggest_keywords
 from agentrt.message import SystemMsg, UserMsg
 from agentrt.model import ChatModelBase, chat_model
+from agentrt_middleware.guardrail.concurrency import GuardTime
+from agentrt_middleware.validation import check_function, name_of_function
 
 __all__ = ["Guard", "GuardedCall", "Guards", "Judge", "Replace", "Trip", "check_guards"]
 
@@ -97,49 +96,60 @@ class Trip:
 
 
 class Guards:
-    """The guards of one stage, which judge a value one after the other."""
+    """The guards of one stage, which judge a value one after the other.
 
-    def __init__(self, guards: Sequence[Guard], stage: str, timeout: float, fails_open: bool) -> None:
+    With `can_replace=False` a replacement counts as a failure, since some of the text has left already.
+    """
+
+    def __init__(
+        self, guards: Sequence[Guard], stage: str, timeout: float, *, fails_open: bool, can_replace: bool = True
+    ) -> None:
         self._guards = guards
         self._stage = stage
         self._timeout = timeout
         self._fails_open = fails_open
+        self._can_replace = can_replace
 
     def __bool__(self) -> bool:
         return bool(self._guards)
 
-    async def judge(self, value: Any, agent: AgentBase) -> tuple[Trip | None, Any, list[str]]:
+    async def judge(
+        self, value: Any, agent: AgentBase, time: GuardTime | None = None
+    ) -> tuple[Trip | None, Any, list[str]]:
         """Return the first objection, the value as guards have replaced it, and the names of these guards.
 
-        Each guard sees what the one before it has made of the value.
+        Each guard sees what the one before it has made of the value. `time` is for guards beside a request.
         """
         replaced_by: list[str] = []
         for guard in self._guards:
-            finding = await self._ask(guard, value, agent)
+            finding = await self._ask(guard, value, agent, time or GuardTime(self._timeout))
             if isinstance(finding, Replace):
                 value = finding.value
-                replaced_by.append(_name_of(guard))
+                replaced_by.append(name_of_function(guard))
             elif finding is not None:
-                return Trip(_name_of(guard), finding), value, replaced_by
+                return Trip(name_of_function(guard), finding), value, replaced_by
         return None, value, replaced_by
 
-    async def _ask(self, guard: Guard, value: Any, agent: AgentBase) -> _Finding:
+    async def _ask(self, guard: Guard, value: Any, agent: AgentBase, time: GuardTime) -> _Finding:
         problem = f"took longer than {self._timeout:g} s"
-        with anyio.move_on_after(self._timeout):
+        with time.limit():
             try:
                 finding: object = guard(value, agent)
                 if inspect.isawaitable(finding):
                     finding = await finding
+            except BudgetExceeded:  # not the judge has failed: it may not be asked
+                raise
             except Exception as error:  # noqa: BLE001  # a function of the user's own, or a model
                 problem = f"raised {type(error).__name__}"
             else:
                 is_reason = isinstance(finding, str) and finding
-                can_replace = isinstance(value, str) and isinstance(finding, Replace) and isinstance(finding.value, str)
-                if finding is None or is_reason or can_replace:
+                is_text = isinstance(value, str) and isinstance(finding, Replace) and isinstance(finding.value, str)
+                if finding is None or is_reason or (is_text and self._can_replace):
                     return finding  # type: ignore[return-value]  # one of the three
-                problem = f"returned a {type(finding).__name__}, and not None, a reason or Replace(str) for text"
+                choices = "None, a reason or Replace(str) for text" if self._can_replace else "None or a reason"
+                problem = f"returned a {type(finding).__name__}, and not {choices}"
         # Without the text of an error, which may repeat what was judged.
-        _logger.warning("guard %s of %s %s", _name_of(guard), self._stage, problem)
+        _logger.warning("guard %s of %s %s", name_of_function(guard), self._stage, problem)
         return None if self._fails_open else _NOT_CHECKED
 
 
@@ -147,38 +157,11 @@ def check_guards(stage: str, guards: object) -> tuple[Guard, ...]:
     """Return the guards as a tuple; raises `MiddlewareConfigError` for anything else."""
     option = f"GuardrailMiddleware({stage}=...)"
     if isinstance(guards, (list, tuple)):
-        return tuple(_check_guard(option, guard) for guard in guards)
-    if callable(guards):
-        return (_check_guard(option, guards),)
-    raise MiddlewareConfigError(f"{option} must be a list of guards: functions (value, agent), not {guards!r:.200}")
-
-
-def _check_guard(option: str, guard: Any) -> Guard:
-    if isinstance(guard, type):
-        raise MiddlewareConfigError(f"{option} has the class {guard.__name__}: make an instance of it")
-    if not callable(guard):
-        raise MiddlewareConfigError(
-            f"{option} has {guard!r:.200}, which is not callable: write a function (value, agent)"
-        )
-    name = _name_of(guard)
-    body = guard if inspect.isroutine(guard) else type(guard).__call__
-    if inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body):
-        raise MiddlewareConfigError(f"{option} has the generator function {name}: return the reason, do not yield it")
-    try:
-        parameters = inspect.signature(guard)
-    except ValueError:  # some that are written in C do not say
-        return guard  # type: ignore[no-any-return]  # it is callable
-    try:
-        parameters.bind(None, None)
-    except TypeError:
-        raise MiddlewareConfigError(
-            f"{option} has {name}{parameters}: a guard takes two parameters, (value, agent)"
-        ) from None
-    return guard  # type: ignore[no-any-return]  # likewise
-
-
-def _name_of(guard: Any) -> str:
-    while isinstance(guard, partial):
-        guard = guard.func
-    name = getattr(guard, "__name__", None)
-    return name if isinstance(name, str) else type(guard).__name__
+        chosen = tuple(guards)
+    elif callable(guards):
+        chosen = (guards,)
+    else:
+        raise MiddlewareConfigError(f"{option} must be a list of guards: functions (value, agent), not {guards!r:.200}")
+    for guard in chosen:
+        check_function(option, guard, "value", "agent")
+    return chosen

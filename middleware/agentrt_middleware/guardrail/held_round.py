@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 from agentrt.event import (
     AgentEvent,
@@ -26,11 +27,22 @@ _SAYS_NOTHING = (ModelCallStartEvent, CustomEvent)
 
 
 class HeldRound:
-    """Takes the items of a round, and gives those at once that say nothing of the answer."""
+    """Takes the items of a round, and gives those at once that say nothing of the answer.
 
-    def __init__(self, reply_id: str) -> None:
+    With a `window`, text is due to be judged as soon as there are so many characters of it, and may leave then.
+    """
+
+    def __init__(self, reply_id: str, window: int | None = None) -> None:
         self._reply_id = reply_id
+        self._window = window or inf
+        self._context_length = (window or 0) // 2
         self._items: list[AgentEvent | Msg] = []
+        self._unjudged = 0  # characters of text in them
+        self._has_call = False
+        self._judged: list[AgentEvent | Msg] = []  # with a window: what leaves if nobody objects
+        self._context = ""  # the end of what has left
+        self._sent: list[str] = []
+        self._sent_ids: dict[str, None] = {}
 
     def take(self, item: object) -> bool:
         """Take in an item; returns whether it may leave at once."""
@@ -43,20 +55,59 @@ class HeldRound:
         ):  # of another reply, which is not ours to judge
             return True
         if isinstance(item, (ModelCallRetryEvent, BlocksWithdrawnEvent)):
-            withdrawn = set(item.block_ids)
-            self._items = [held for held in self._items if _id_of(held) not in withdrawn]
+            self._withdraw(set(item.block_ids))
             return True
         if isinstance(item, _SAYS_NOTHING):
             return True
         self._items.append(item)
+        self._unjudged += len(_text_in(item))
+        # No call leaves before the whole round has been judged, and nothing that comes after one.
+        self._has_call = self._has_call or isinstance(item, ToolCallStartEvent)
         return False
 
+    @property
+    def is_due(self) -> bool:
+        """Whether enough has come to be judged before the rest."""
+        return self._unjudged >= self._window and not self._has_call
+
+    def begin_window(self) -> str:
+        """Return the text to be judged now, after the end of what has left."""
+        text = self.text()
+        self._judged, self._items, self._unjudged = self._items, [], 0
+        return text
+
+    def release_window(self) -> list[AgentEvent | Msg]:
+        """Return what has been judged, which leaves."""
+        judged, self._judged = self._judged, []
+        text = _joined_text(judged)
+        self._sent.append(text)
+        text = self._context + text
+        self._context = text[max(0, len(text) - self._context_length) :]
+        self._sent_ids.update(dict.fromkeys(block_id for item in judged if (block_id := _id_of(item)) is not None))
+        return judged
+
+    def sent_ids(self) -> list[str]:
+        """Return the ids of the blocks that have left."""
+        return list(self._sent_ids)
+
     def text(self) -> str:
-        """Return the text of the answer; without events of it, that of its message."""
-        text = "".join(item.delta for item in self._items if isinstance(item, TextBlockDeltaEvent))
-        if text:
-            return text
-        return "".join(item.get_text_content() or "" for item in self._items if isinstance(item, Msg))
+        """Return the text of the answer that is held, after the end of what has left."""
+        text = _joined_text(self._items)
+        # The message at the end says what the events have said, unless a layer has put another one there.
+        messages = [_message_text(item) for item in self._items if isinstance(item, Msg)]
+        others = [message for message in messages if message != "".join(self._sent) + text]
+        return self._context + text + "".join(others)
+
+    def _withdraw(self, block_ids: set[str]) -> None:
+        self._items = [held for held in self._items if _id_of(held) not in block_ids]
+        self._judged = [held for held in self._judged if _id_of(held) not in block_ids]
+        self._unjudged = len(_joined_text(self._items))
+        self._has_call = any(isinstance(held, ToolCallStartEvent) for held in self._items)
+        if not block_ids.isdisjoint(self._sent_ids):
+            self._context = ""
+            self._sent.clear()
+            for block_id in block_ids:
+                self._sent_ids.pop(block_id, None)
 
     def structured_outputs(self) -> dict[str, str]:
         """Return the answers that were asked for in a form, as JSON, by the ids of their calls."""
@@ -102,6 +153,28 @@ class HeldRound:
     def end_of_call(self) -> Iterator[AgentEvent]:
         """Yield what tells what the model's answer has cost, and nothing of what it says."""
         return (item for item in self._items if isinstance(item, ModelCallEndEvent))
+
+
+def _text_in(item: AgentEvent | Msg) -> str:
+    if isinstance(item, TextBlockDeltaEvent):
+        return item.delta
+    return item.text or "" if isinstance(item, TextBlockEndEvent) else ""
+
+
+def _joined_text(items: list[AgentEvent | Msg]) -> str:
+    """Return what the blocks of text say; the end of a block may say something else than its pieces."""
+    texts: dict[str, list[str]] = {}
+    for item in items:
+        if isinstance(item, TextBlockDeltaEvent):
+            texts.setdefault(item.block_id, []).append(item.delta)
+        elif isinstance(item, TextBlockEndEvent) and item.text is not None:
+            texts[item.block_id] = [item.text]
+    return "".join("".join(pieces) for pieces in texts.values())
+
+
+def _message_text(message: Msg) -> str:
+    blocks = message.get_content_blocks("text")
+    return message.content if isinstance(message.content, str) else "".join(block.text for block in blocks)
 
 
 def _id_of(item: AgentEvent | Msg) -> str | None:

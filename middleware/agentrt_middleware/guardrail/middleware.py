@@ -1,21 +1,23 @@
 """Guardrails: functions and judges that stop what must not be asked, said, called or read."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-import anyio
+from anyio.lowlevel import checkpoint
 
 from agentrt.agent import Agent, AgentBase
 from agentrt.errors import GuardrailTripped, MiddlewareConfigError
-from agentrt.event import AgentEvent, CustomEvent, HintBlockEvent
+from agentrt.event import AgentEvent, BlocksWithdrawnEvent, CustomEvent, HintBlockEvent
 from agentrt.hooks import (
     ActingValues,
     CheckPermissionValues,
+    CompressContextValues,
     MiddlewareBase,
     ModelCallValues,
     NextActing,
     NextCheckPermission,
+    NextCompressContext,
     NextModelCall,
     NextReasoning,
     ReasoningValues,
@@ -30,14 +32,17 @@ from agentrt.types import (
     ToolChunk,
     ToolResponse,
 )
-from agentrt_middleware.attempts import close
+from agentrt_middleware.attempts import ATTEMPT_LAYERS, close, only_if
+from agentrt_middleware.guardrail.concurrency import MAX_READ_AHEAD, GuardTime, ReadAhead, may_withdraw, run_beside
 from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Guards, Trip, check_guards
 from agentrt_middleware.guardrail.held_round import HeldRound
 from agentrt_middleware.guardrail.user_inputs import UserInputs
 from agentrt_middleware.reply_info import call_of
-from agentrt_middleware.validation import check_choice, check_number
+from agentrt_middleware.validation import check_choice, check_flag, check_number
 
 __all__ = ["GuardrailMiddleware"]
+
+_MIN_WINDOW = 20  # characters; guards that see less could judge nothing
 
 _Stage = Guard | Sequence[Guard]
 
@@ -50,26 +55,27 @@ class GuardrailMiddleware(MiddlewareBase):
     reason to stop, or `Replace(text)`. The value is a `str`, and a `GuardedCall` for `tool_call`. With `parallel`, the
     guards of `input` judge while the model is asked already; nothing of its answer leaves before they are done.
 
+    An answer is held until the guards of `output` have judged it. With `window`, they judge each so many characters of
+    it while it comes, with half as many before them. What has left when one objects is withdrawn, and none may replace.
+
     `on_trip` says what a reason leads to: "answer" ends the reply with `message`, "raise" raises `GuardrailTripped`,
     and "again" has the model see the reason and answer anew, up to `attempts` times. A call that trips is denied
     in any case. A guard that raises, answers nonsense or takes longer than `timeout` seconds has tripped, unless
-    `on_error` is "open".
+    `on_error` is "open". Beside a request these are counted from its end, since a judge may have to wait for its turn.
     """
 
     emits = True
     inherited = True
-    wrapped_by: ClassVar = ("TracingMiddleware", "LoggingMiddleware", "DynamicContextMiddleware")
-    wraps: ClassVar = (
-        "HumanApprovalMiddleware",
-        "RedactionMiddleware",  # what is sent to judges is redacted
-        "CacheMiddleware",
-        "RefusalMiddleware",
-        "ModelFallbackMiddleware",
-        "RetryMiddleware",
-        "CircuitBreakerMiddleware",
-        "RateLimitMiddleware",
-        "TimeoutMiddleware",
-    )
+    wraps: ClassVar = {
+        "HumanApprovalMiddleware": "nobody is asked about a call that a guard denies",
+        "BudgetMiddleware": "what a budget tells the model is not what a user says",
+        "RedactionMiddleware": "what its judges are asked is redacted",
+        "CacheMiddleware": "a known answer is judged too",
+        **dict.fromkeys(ATTEMPT_LAYERS, "it judges an answer once, and not each attempt"),
+        "ToolErrorMiddleware": "what is said of a failure is judged too",
+        "ToolRetryMiddleware": "it judges a result once, and not each run",
+        "ToolEmulatorMiddleware": "a made-up result is judged too",
+    }
 
     def __init__(
         self,
@@ -79,6 +85,7 @@ class GuardrailMiddleware(MiddlewareBase):
         tool_result: _Stage = (),
         output: _Stage = (),
         parallel: bool = True,
+        window: int | None = None,
         on_trip: str = "answer",
         message: str = "I may not help with that.",
         attempts: int = 2,
@@ -91,13 +98,9 @@ class GuardrailMiddleware(MiddlewareBase):
             raise MiddlewareConfigError(
                 "GuardrailMiddleware() has no guards, so it would stop nothing: write GuardrailMiddleware(output=[...])"
             )
-        # As what they may be, whatever the annotations say.
-        switch: object = parallel
+        # As what it may be, whatever the annotation says.
         last_words: object = message
-        if not isinstance(switch, bool):
-            raise MiddlewareConfigError(
-                f"GuardrailMiddleware(parallel=...) must be True or False, not {parallel!r:.200}"
-            )
+        check_flag("GuardrailMiddleware(parallel=...)", parallel)
         if not isinstance(last_words, str) or not message:
             raise MiddlewareConfigError(
                 f"GuardrailMiddleware(message=...) must be a str for the user, not {message!r:.200}"
@@ -106,12 +109,27 @@ class GuardrailMiddleware(MiddlewareBase):
         check_choice("GuardrailMiddleware(on_error=...)", on_error, ("closed", "open"))
         check_number("GuardrailMiddleware(attempts=...)", attempts, least=1, whole=True)
         check_number("GuardrailMiddleware(timeout=...)", timeout, finite=True)
+        if window is not None:
+            check_number("GuardrailMiddleware(window=...)", window, least=_MIN_WINDOW, whole=True)
+            if not guards["output"]:
+                raise MiddlewareConfigError(
+                    f"GuardrailMiddleware(window={window}) is for guards of output, and there are none: write "
+                    f"output=[...]"
+                )
         self.input, self.tool_call = guards["input"], guards["tool_call"]
         self.tool_result, self.output = guards["tool_result"], guards["output"]
         self.parallel, self.on_trip, self.message = parallel, on_trip, message
         self.attempts, self.timeout, self.on_error = attempts, timeout, on_error
+        self.window = window
         self._guards = {
-            stage: Guards(chosen, stage, timeout, fails_open=on_error == "open") for stage, chosen in guards.items()
+            stage: Guards(
+                chosen,
+                stage,
+                timeout,
+                fails_open=on_error == "open",
+                can_replace=stage != "output" or window is None,
+            )
+            for stage, chosen in guards.items()
         }
 
     async def on_model_call(
@@ -127,10 +145,10 @@ class GuardrailMiddleware(MiddlewareBase):
             return await next_handler(messages=messages)
         check = _InputCheck(self._guards["input"], agent, inputs, new)
         if not self.parallel:
-            await check.run()
+            await check.run(None)
             result = None
         else:
-            result = await check.run_beside(next_handler, messages)
+            result = await check.run_beside(next_handler, messages, GuardTime(self.timeout, has_begun=False))
         for guard in check.replaced_by:
             self._tell(agent, guard, "input", "replace")
         if check.trip is not None:
@@ -140,45 +158,64 @@ class GuardrailMiddleware(MiddlewareBase):
             return await next_handler(messages=inputs.apply(messages))
         return result
 
+    @only_if(lambda guardrail: guardrail.output)
     async def on_reasoning(
         self, agent: AgentBase, input_kwargs: ReasoningValues, next_handler: NextReasoning
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        if not self.output:
-            async for item in next_handler(**input_kwargs):
-                yield item
-            return
         run = agent.run
-        held = HeldRound(run.id)
-        async for item in next_handler(**input_kwargs):
+        held = HeldRound(run.id, self.window)
+        trip: Trip | None = None
+        replaced_by: list[str] = []
+        stream = next_handler(**input_kwargs)
+        async for item in stream:
             if held.take(item):
                 yield item
-        trip, replaced_by = await self._judge_output(agent, held)
+            if held.is_due:
+                trip, passing = await self._judge_window(agent, held, stream)
+                for passed in passing:
+                    yield passed
+                if trip is not None:
+                    await close(stream)  # the rest of the answer is not wanted
+                    break
+                for released in held.release_window():
+                    yield released
+        if trip is None:
+            trip, replaced_by = await self._judge_output(agent, held)
         for guard in replaced_by:
             yield _event(guard, "output", "replace", run.id)
         if trip is None:
             for released in held.release():
                 yield released
             return
-        scratch = run.scratch(self)
-        scratch["attempts"] = scratch.get("attempts", 0) + 1
-        asks_again = self.on_trip == "again" and scratch["attempts"] <= self.attempts and isinstance(agent, Agent)
-        action = "again" if asks_again else self._final_action(agent)
-        yield _event(trip.guard, "output", action, run.id)
-        if asks_again:
-            # In the place of an answer, so that the round counts, and the model is asked again while rounds are left.
-            yield HintBlockEvent(run.id, run.new_id(), _reproach(trip), "guardrail")
-        for event in held.end_of_call():
+        asks_again = self._asks_again(agent)
+        for event in self._rejection(agent, held, trip, asks_again=asks_again):
             yield event
         if not asks_again:
             self._stop(agent, trip, "output")
+
+    @only_if(lambda guardrail: guardrail.input)
+    async def on_compress_context(
+        self, agent: Agent, input_kwargs: CompressContextValues, next_handler: NextCompressContext
+    ) -> None:
+        sent = agent.state.context
+        allowed = UserInputs(agent.state_of(self)).apply(sent)
+        agent.state.context = allowed  # a summary is written from it, and no request may have what is withheld
+        try:
+            await next_handler(**input_kwargs)
+        finally:
+            as_sent = {id(new): old for new, old in zip(allowed, sent, strict=True)}
+            agent.state.context = [as_sent.get(id(message), message) for message in agent.state.context]
 
     async def on_check_permission(
         self, agent: AgentBase, input_kwargs: CheckPermissionValues, next_handler: NextCheckPermission
     ) -> PermissionDecision:
         decision = await next_handler(**input_kwargs)
-        if not self.tool_call or decision.behavior is PermissionBehavior.DENY:
+        name = input_kwargs["tool_call"].name
+        # What a layer asks by a hidden tool is not the model's, and an answer in a form is for the guards of output.
+        is_judged = self.tool_call and not input_kwargs["tool"].is_hidden and name != STRUCTURED_OUTPUT
+        if not is_judged or decision.behavior is PermissionBehavior.DENY:
             return decision
-        call = GuardedCall(input_kwargs["tool_call"].name, input_kwargs["tool_input"])
+        call = GuardedCall(name, input_kwargs["tool_input"])
         trip, _, _ = await self._guards["tool_call"].judge(call, agent)
         if trip is None:
             return decision
@@ -221,6 +258,40 @@ class GuardrailMiddleware(MiddlewareBase):
         else:
             yield response
 
+    async def _judge_window(
+        self, agent: AgentBase, held: HeldRound, stream: AsyncGenerator[AgentEvent | Msg, None]
+    ) -> tuple[Trip | None, list[AgentEvent | Msg]]:
+        """Judge what is held while the answer is read on; returns the objection, and what may leave in any case."""
+        text = held.begin_window()
+        time = GuardTime(self.timeout, has_begun=False)
+        trip: Trip | None = None
+        is_judged = False
+        passing: list[AgentEvent | Msg] = []
+
+        async def judge() -> bool:
+            nonlocal trip, is_judged
+            trip, _, _ = await self._guards["output"].judge(text, agent, time)
+            is_judged = True
+            return trip is None
+
+        async def read_on() -> None:
+            # Plain functions are done then, and what they let pass need not wait for the next piece. Twice, since trio
+            # runs the tasks of one turn in any order.
+            await checkpoint()
+            await checkpoint()
+            for _ in range(MAX_READ_AHEAD):
+                item = None if is_judged else await anext(stream, None)
+                if item is None:
+                    break
+                if held.take(item):
+                    passing.append(item)
+            time.begin()
+
+        failure = await run_beside(judge, read_on)
+        if failure is not None and trip is None:
+            raise failure
+        return trip, passing
+
     async def _judge_output(self, agent: AgentBase, held: HeldRound) -> tuple[Trip | None, list[str]]:
         guards = self._guards["output"]
         all_replaced: list[str] = []
@@ -240,6 +311,22 @@ class GuardrailMiddleware(MiddlewareBase):
                 held.replace_input(call_id, new_output)
                 all_replaced += replaced_by
         return None, all_replaced
+
+    def _asks_again(self, agent: AgentBase) -> bool:
+        scratch = agent.run.scratch(self)
+        scratch["attempts"] = scratch.get("attempts", 0) + 1
+        return self.on_trip == "again" and scratch["attempts"] <= self.attempts and isinstance(agent, Agent)
+
+    def _rejection(self, agent: AgentBase, held: HeldRound, trip: Trip, *, asks_again: bool) -> Iterator[AgentEvent]:
+        """Yield what is said in the place of an answer that does not count."""
+        run = agent.run
+        yield _event(trip.guard, "output", "again" if asks_again else self._final_action(agent), run.id)
+        if sent_ids := held.sent_ids():
+            yield BlocksWithdrawnEvent(run.id, sent_ids)
+        if asks_again:
+            # In the place of an answer, so that the round counts, and the model is asked again while rounds are left.
+            yield HintBlockEvent(run.id, run.new_id(), _reproach(trip), "guardrail")
+        yield from held.end_of_call()
 
     def _final_action(self, agent: AgentBase) -> str:
         # An agent that writes its own reply has no steps that could be ended.
@@ -269,10 +356,10 @@ class _InputCheck:
         self.trip: Trip | None = None
         self.replaced_by: list[str] = []
 
-    async def run(self) -> None:
+    async def run(self, time: GuardTime | None) -> None:
         for message in self._new:
             text = message.get_text_content() or ""
-            self.trip, new_text, replaced_by = await self._guards.judge(text, self._agent)
+            self.trip, new_text, replaced_by = await self._guards.judge(text, self._agent, time)
             if self.trip is not None:
                 self._inputs.withhold(message)
                 return
@@ -281,32 +368,27 @@ class _InputCheck:
                 self.replaced_by += replaced_by
             self._inputs.accept(message)
 
-    async def run_beside(self, next_handler: NextModelCall, messages: list[Msg]) -> ModelResult | None:
+    async def run_beside(self, next_handler: NextModelCall, messages: list[Msg], time: GuardTime) -> ModelResult | None:
         """Judge while the model is asked; returns its answer, `None` if that does not count."""
         result: ModelResult | None = None
-        failure: BaseException | None = None
-        cancelled = anyio.get_cancelled_exc_class()
+        is_judged = False
 
-        async def judge() -> None:
-            nonlocal failure
-            try:
-                await self.run()
-            except cancelled:
-                raise
-            except BaseException as error:  # noqa: BLE001  # raised again below: a group would wrap it
-                failure = error
-            if failure is not None or self.trip is not None or self.replaced_by:
-                group.cancel_scope.cancel()  # the request does not count
+        async def judge() -> bool:
+            nonlocal is_judged
+            await self.run(time)
+            is_judged = True
+            return self.trip is None and not self.replaced_by
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(judge)
-            try:
-                result = await next_handler(messages=messages)
-            except cancelled:
-                raise
-            except BaseException as error:  # noqa: BLE001  # likewise
-                failure = failure or error
-                group.cancel_scope.cancel()  # nothing is left to judge for
+        async def request() -> None:
+            nonlocal result
+            result = await next_handler(messages=messages)
+            if not (isinstance(result, ChatResponse) or may_withdraw(self._agent)):
+                ahead = ReadAhead(result)
+                result = ahead  # type: ignore[assignment]  # as good as an async generator
+                await ahead.read_while(lambda: not is_judged)
+            time.begin()
+
+        failure = await run_beside(judge, request)
         if failure is None and self.trip is None and not self.replaced_by:
             return result
         if result is not None and not isinstance(result, ChatResponse):

@@ -1,6 +1,6 @@
 """Refusal: asks another model when one declines to answer."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any, ClassVar
 
 from agentrt.agent import AgentBase
@@ -9,7 +9,7 @@ from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
-from agentrt_middleware.attempts import is_readable, make_attempts
+from agentrt_middleware.attempts import close, is_readable, make_attempts, name_model
 
 __all__ = ["RefusalMiddleware"]
 
@@ -22,18 +22,18 @@ class RefusalMiddleware(MiddlewareBase):
     """Asks `models`, one after the other, when the model or its filter declines to answer.
 
     A refusal is the error `Refused`, or an answer whose `finished_reason` is "content_filter" or "refusal". What a
-    refused answer has said is withdrawn, and a `ModelCallRetryEvent` announces the next model. If all decline, the last
-    refusal stands. Other failures are left to `ModelFallbackMiddleware`. The caller owns the models.
+    refused answer has said is withdrawn, and a `ModelCallRetryEvent` announces the next model, which its answer names
+    in `metadata["model"]`. If all decline, the last refusal stands. Other failures are left to
+    `ModelFallbackMiddleware`. The caller owns the models.
     """
 
     emits = True
-    wraps: ClassVar = (
-        "RetryMiddleware",
-        "CircuitBreakerMiddleware",
-        "RateLimitMiddleware",
-        "TimeoutMiddleware",
-    )
-    wrapped_by: ClassVar = ("TracingMiddleware", "CacheMiddleware")
+    wraps: ClassVar = {
+        "RetryMiddleware": "each model is retried by itself",
+        "CircuitBreakerMiddleware": "the failures of each model count by themselves",
+        "RateLimitMiddleware": "each model waits for its own turn",
+        "TimeoutMiddleware": "each model has its own time",
+    }
 
     def __init__(self, models: ChatModelBase | str | Sequence[ChatModelBase | str]) -> None:
         choices: Any = [models] if isinstance(models, (ChatModelBase, str)) else models
@@ -44,6 +44,8 @@ class RefusalMiddleware(MiddlewareBase):
                 f"{models!r:.200}"
             )
         self.models: tuple[ChatModelBase, ...] = tuple(map(chat_model, choices))
+        if len(set(map(id, self.models))) < len(self.models):
+            raise MiddlewareConfigError("RefusalMiddleware(models=...) has a model twice: it would decline twice")
 
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
@@ -73,13 +75,13 @@ class _RefusableCall:
             return result
         return self._pieces(result)
 
-    async def _pieces(self, stream: AsyncGenerator[ChatResponse, None]) -> AsyncGenerator[ChatResponse, None]:
+    async def _pieces(self, stream: AsyncIterator[ChatResponse]) -> AsyncGenerator[ChatResponse, None]:
         try:
             async for piece in stream:
                 self._raise_refusal(piece)
                 yield piece
         finally:
-            await stream.aclose()
+            await close(stream)
 
     def _raise_refusal(self, response: ChatResponse) -> None:
         if is_readable(response) and response.finished_reason in _REFUSALS:
@@ -96,4 +98,4 @@ class _RefusableCall:
         return 0.0
 
     def accept(self, response: ChatResponse) -> ChatResponse:
-        return response
+        return response if self._attempt == 0 else name_model(response, self._models[self._attempt])

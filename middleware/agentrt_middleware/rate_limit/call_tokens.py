@@ -4,15 +4,13 @@ import logging
 from collections import deque
 
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
-from agentrt.model.estimate import characters_of
+from agentrt.model.estimate import CHARACTERS_PER_TOKEN, characters_of
 from agentrt.text import repr_of
 
 __all__ = ["AnswerLengths", "CallTokens"]
 
-_CHARACTERS_PER_TOKEN = 4
 _FIRST_ESTIMATE = 256  # tokens of an answer, as long as none has been seen
 _REMEMBERED_ANSWERS = 32  # enough for a quantile, few enough to follow a change of subject
-_ANSWER_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")  # in the settings of models
 
 _logger = logging.getLogger("agentrt")
 
@@ -37,21 +35,18 @@ class CallTokens:
     `request` is an estimate of those that are sent.
     """
 
-    __slots__ = ("_characters", "_is_whole", "_lengths", "_model", "_request", "_usage", "expected")
+    __slots__ = ("_characters", "_is_whole", "_length", "_lengths", "_model", "_request", "_usage", "expected")
 
     def __init__(self, model: ChatModelBase, request: int, lengths: AnswerLengths) -> None:
         self._request = request
         self._model = model.model
+        self._length = model.text_length
         self._lengths = lengths
         self._usage: ChatUsage | None = None
         self._characters = 0
         self._is_whole = False
-        answer = lengths.expected
-        for name in _ANSWER_LIMITS if model.settings else ():
-            limit = model.settings.get(name)
-            if isinstance(limit, (int, float)) and 0 < limit < answer:
-                answer = limit
-        self.expected = request + answer
+        answer, limit = lengths.expected, model.max_output_tokens
+        self.expected = request + (answer if limit is None or answer < limit else limit)
 
     def see(self, response: ChatResponse) -> None:
         """Take note of the whole answer, or of one piece of it."""
@@ -60,7 +55,7 @@ class CallTokens:
         if response.is_last:
             self._is_whole, self._characters = True, 0  # a last response repeats the pieces before it
         for block in response.content:
-            self._characters += characters_of(block)
+            self._characters += characters_of(block, self._length)
 
     def finish(self) -> None:
         """Take note that a stream came to its end, also where none of its pieces was marked as the last."""
@@ -72,7 +67,7 @@ class CallTokens:
         An answer that was left or broken off has used at least what was seen of it. A whole answer without reported
         usage may have used more than was seen, so it counts with no less than was expected.
         """
-        seen = -(-self._characters // _CHARACTERS_PER_TOKEN)
+        seen = -(-self._characters // CHARACTERS_PER_TOKEN)
         usage = self._usage
         if usage is None:
             return self._count_seen(seen)

@@ -9,8 +9,9 @@ from typing import Literal, Protocol, TypeVar, runtime_checkable
 import anyio
 
 from agentrt.errors import RateLimitTimeout
-from agentrt_middleware.rate_limit.queue import NOT_YOUR_TURN, Lease, Limiter, Listener, Waiter, loop_time
-from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
+from agentrt_middleware.clock import loop_time
+from agentrt_middleware.rate_limit.queue import NOT_YOUR_TURN, Lease, Limiter, Listener, Waiter
+from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
 
 __all__ = ["LimitStore", "SharedLimiter", "StorePolicy"]
 
@@ -38,22 +39,22 @@ class LimitStore(Protocol):
     def lease_seconds(self) -> float:
         """How long a call keeps its place without a renewal."""
 
-    async def take(self, key: str, limits: Limits, tokens: float, lease: str) -> Refusal | None:
+    async def take(self, key: str, limits: RateLimits, tokens: float, lease: str) -> Refusal | None:
         """Count a call that begins now under the name `lease`, or say why it must not."""
 
-    async def renew(self, key: str, limits: Limits, lease: str) -> bool:
+    async def renew(self, key: str, limits: RateLimits, lease: str) -> bool:
         """Count that call for `lease_seconds` more.
 
         `False` if it had lost its place; it gets one again, even beyond the limit.
         """
 
-    async def end(self, key: str, limits: Limits, lease: str, difference: float) -> bool:
+    async def end(self, key: str, limits: RateLimits, lease: str, difference: float) -> bool:
         """Count the end of that call, which used `difference` tokens more than it was counted with.
 
         Does nothing the second time. `False` if it had lost its place.
         """
 
-    async def block(self, key: str, limits: Limits, seconds: float) -> None:
+    async def block(self, key: str, limits: RateLimits, seconds: float) -> None:
         """Let nothing begin for so long."""
 
 
@@ -62,7 +63,7 @@ class SharedLimiter(Limiter):
 
     def __init__(
         self,
-        limits: Limits,
+        limits: RateLimits,
         store: LimitStore,
         key: str,
         policy: StorePolicy = "local",

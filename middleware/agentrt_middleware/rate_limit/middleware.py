@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable
 from copy import copy
-from typing import Self
+from typing import ClassVar, Self
 
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout
@@ -12,11 +12,12 @@ from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.attempts import close, is_readable
+from agentrt_middleware.clock import loop_time
 from agentrt_middleware.rate_limit.call_tokens import AnswerLengths, CallTokens
 from agentrt_middleware.rate_limit.distributed import LimitStore, SharedLimiter, StorePolicy
-from agentrt_middleware.rate_limit.queue import Lease, Limiter, Listener, loop_time
-from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
-from agentrt_middleware.validation import check_number, retry_after_of
+from agentrt_middleware.rate_limit.queue import Lease, Limiter, Listener
+from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
+from agentrt_middleware.validation import check_choice, check_number, check_store_option, retry_after_of
 
 __all__ = ["RateLimitMiddleware"]
 
@@ -60,7 +61,7 @@ class RateLimitMiddleware(MiddlewareBase):
     inherited = True
 
     emits = True
-    wrapped_by = ("TracingMiddleware", "ModelFallbackMiddleware", "RetryMiddleware", "CircuitBreakerMiddleware")
+    wraps: ClassVar = {"TimeoutMiddleware": "waiting for a turn is not the model's time"}
 
     def __init__(
         self,
@@ -83,20 +84,19 @@ class RateLimitMiddleware(MiddlewareBase):
         _check_limit("tokens_per_minute", tokens_per_minute)
         _check_limit("max_concurrency", max_concurrency, least=1, whole=True)
         _check_limit("max_wait", max_wait, least=0)
-        if on_store_error not in ("local", "open", "closed"):
+        check_choice("RateLimitMiddleware(on_store_error=...)", on_store_error, ("local", "open", "closed"))
+        methods = "a RedisStore, or have its lease_seconds, take, renew, end and block"
+        check_store_option("RateLimitMiddleware(store=...)", store, LimitStore, methods)
+        name: object = key
+        if not (name is None or (isinstance(name, str) and name)):
             raise MiddlewareConfigError(
-                f'RateLimitMiddleware(on_store_error=...) must be "local", "open" or "closed", not {on_store_error!r}'
-            )
-        if store is not None and not isinstance(store, LimitStore):
-            raise MiddlewareConfigError(
-                f"RateLimitMiddleware(store=...) must be a RedisStore, or have its lease_seconds, take, renew, end and "
-                f"block, not a {type(store).__name__}"  # the value is not shown: a URL may hold a password
+                f"RateLimitMiddleware(key=...) must be a str that is not empty, not {key!r:.200}"
             )
         # For `repr`, which finds options by their names; no interval at all is not worth showing.
         self.min_interval = min_interval or None
         self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
         self.max_concurrency = max_concurrency
-        self._limits = Limits(min_interval, requests_per_minute, tokens_per_minute, max_concurrency)
+        self._limits = RateLimits(min_interval, requests_per_minute, tokens_per_minute, max_concurrency)
         self._max_wait = max_wait
         self._key = key
         self._store = store
@@ -116,8 +116,9 @@ class RateLimitMiddleware(MiddlewareBase):
         limiter = self._limiter_for(input_kwargs["current_model"])
         tokens, expected = None, 0.0
         if self._limits.tokens_per_minute is not None:
-            request = agent.run.estimate_tokens(input_kwargs["messages"], input_kwargs["tools"])
-            tokens = self._tokens_of(input_kwargs["current_model"], request)
+            model = input_kwargs["current_model"]
+            request = agent.run.estimate_tokens(input_kwargs["messages"], input_kwargs["tools"], model=model)
+            tokens = self._tokens_of(model, request)
             expected = tokens.expected
         lease = await limiter.acquire(expected, max_wait=self._max_wait, listener=_Announcer(agent))
         call = _LeasedCall(limiter, lease, tokens)

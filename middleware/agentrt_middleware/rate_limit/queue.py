@@ -16,43 +16,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from math import inf
 from threading import RLock
-from time import monotonic
 from typing import Any
 
 import anyio
-from anyio.lowlevel import RunVar, current_token
+from anyio.lowlevel import current_token
 
 from agentrt.errors import RateLimitTimeout
-from agentrt_middleware.rate_limit.usage_window import Limits, Refusal, Usage
+from agentrt_middleware.clock import loop_time
+from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal, Usage
 
-__all__ = ["NOT_YOUR_TURN", "Lease", "Limiter", "Listener", "Waiter", "loop_time"]
+__all__ = ["NOT_YOUR_TURN", "Lease", "Limiter", "Listener", "Waiter"]
 
-_clock_offset: RunVar[float] = RunVar("agentrt_clock_offset")
 _HEAD_GRACE = 0.25  # seconds for which the head may keep the others waiting after it should have tried
 _CLOCK_POLL = 0.1  # seconds between two readings of a clock that may run differently from the event loop's
 _NOTABLE = 1.0  # seconds by which a wait must exceed what was announced, to be announced again
-
-
-def loop_time() -> float:
-    """Return the time of the event loop, on the scale of `time.monotonic`, so that those of several are comparable.
-
-    Without an event loop this is `time.monotonic`.
-    """
-    # The private function, since the public one raises where asyncio does not run, and that is slow: on trio this is
-    # called several times per call of the model.
-    loop = _get_running_loop()
-    if loop is not None:
-        return loop.time()
-    try:
-        now = anyio.current_time()
-    except RuntimeError:  # no loop runs here
-        return monotonic()
-    # The clock of trio starts at a random number.
-    try:
-        return now + _clock_offset.get()
-    except LookupError:
-        _clock_offset.set(monotonic() - now)
-        return now + _clock_offset.get()
 
 
 class Listener:
@@ -189,7 +166,7 @@ class Waiter:
 class Limiter:
     """Lets calls begin as its limits allow, in the order in which they ask."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = loop_time) -> None:
+    def __init__(self, limits: RateLimits, clock: Callable[[], float] = loop_time) -> None:
         self.limits = limits
         self.clock = clock
         self.usage = Usage()
@@ -233,7 +210,7 @@ class Limiter:
             if waiter.is_queued or self._set_aside:
                 self._withdraw(waiter)
 
-    def change(self, limits: Limits) -> None:
+    def change(self, limits: RateLimits) -> None:
         """Have other limits from now on, also for the calls that wait."""
         with self._lock:
             self.limits = limits

@@ -5,7 +5,7 @@ from typing import Any
 
 from agentrt.errors import ConfigError
 from agentrt.keywords import suggest_keywords
-from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
+from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
 
 __all__ = ["RedisStore"]
@@ -170,30 +170,30 @@ class RedisStore:
                 f"RedisStore(lease_seconds=...) must be a number above 0 and up to {_MAX_LEASE:,}, not {seconds!r:.200}"
             )
 
-    async def take(self, key: str, limits: Limits, tokens: float, lease: str) -> Refusal | None:
+    async def take(self, key: str, limits: RateLimits, tokens: float, lease: str) -> Refusal | None:
         """Count a call that begins now under the name `lease`, or say why it must not."""
         answer = await self._run(key, limits, "take", lease, tokens)
         return Refusal(float(answer[0]), answer[1], float(answer[2])) if answer else None
 
-    async def renew(self, key: str, limits: Limits, lease: str) -> bool:
+    async def renew(self, key: str, limits: RateLimits, lease: str) -> bool:
         """Count that call for `lease_seconds` more.
 
         `False` if it had lost its place; it gets one again, even beyond the limit.
         """
         return bool(await self._run(key, limits, "renew", lease, 0.0))
 
-    async def end(self, key: str, limits: Limits, lease: str, difference: float) -> bool:
+    async def end(self, key: str, limits: RateLimits, lease: str, difference: float) -> bool:
         """Count the end of that call, which used `difference` tokens more than it was counted with.
 
         Does nothing the second time. `False` if it had lost its place.
         """
         return bool(await self._run(key, limits, "end", lease, difference))
 
-    async def block(self, key: str, limits: Limits, seconds: float) -> None:
+    async def block(self, key: str, limits: RateLimits, seconds: float) -> None:
         """Let nothing begin for so long."""
         await self._run(key, limits, "block", "", seconds)
 
-    async def _run(self, key: str, limits: Limits, what: str, lease: str, amount: float) -> Any:
+    async def _run(self, key: str, limits: RateLimits, what: str, lease: str, amount: float) -> Any:
         maximums = (limits.requests_per_minute, limits.tokens_per_minute, limits.max_concurrency)
         numbers = [amount, self.lease_seconds, limits.min_interval, *(maximum or 0.0 for maximum in maximums)]
         # The braces put all keys into one slot of a cluster, as a script needs them.

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-__all__ = ["Limits", "Refusal", "Usage"]
+__all__ = ["RateLimits", "Refusal", "Usage"]
 
 _MINUTE = 60.0
 _NEGLIGIBLE = 1e-6  # seconds not worth a wait, as clocks and floats are no more precise than that
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RateLimits:
     """What may be used; `None` means no limit. `min_interval` is in seconds, from one start to the next."""
 
     min_interval: float = 0.0
@@ -58,14 +58,14 @@ class Usage:
         self._at = self.next_start = self.blocked_until = -inf
         self.active = 0
 
-    def take(self, limits: Limits, now: float, tokens: float, call: Hashable) -> Refusal | None:
+    def take(self, limits: RateLimits, now: float, tokens: float, call: Hashable) -> Refusal | None:
         """Count a call that begins now with about this many tokens, or say why it must not."""
         refusal = self.wait(limits, now, tokens)
         if refusal is None:
             self._count(limits, now, tokens, call)
         return refusal
 
-    def charge(self, limits: Limits, now: float, tokens: float, call: Hashable) -> None:
+    def charge(self, limits: RateLimits, now: float, tokens: float, call: Hashable) -> None:
         """Count a call that begins now, allowed or not."""
         self._drain(limits, now)
         self._count(limits, now, tokens, call)
@@ -81,7 +81,7 @@ class Usage:
         self.blocked_until = max(self.blocked_until, now + seconds)
 
     def wait(
-        self, limits: Limits, now: float, tokens: float, ahead: int = 0, tokens_ahead: float = 0.0
+        self, limits: RateLimits, now: float, tokens: float, ahead: int = 0, tokens_ahead: float = 0.0
     ) -> Refusal | None:
         """Return why a call of this many tokens must not begin now, if `ahead` others are to begin before it."""
         self._drain(limits, now)
@@ -108,20 +108,20 @@ class Usage:
             return _FULL
         return None
 
-    def is_idle(self, limits: Limits, now: float) -> bool:
+    def is_idle(self, limits: RateLimits, now: float) -> bool:
         """Say whether nothing is in use, as if this were new."""
         self._drain(limits, now)
         used = self.active or self._requests or self._tokens.level
         return not used and max(self.next_start, self.blocked_until) <= now
 
-    def _count(self, limits: Limits, now: float, tokens: float, call: Hashable) -> None:
+    def _count(self, limits: RateLimits, now: float, tokens: float, call: Hashable) -> None:
         self._requests += 1
         if limits.tokens_per_minute is not None:
             self._tokens.pour(tokens, call)
         self.next_start = now + limits.min_interval
         self.active += 1
 
-    def _drain(self, limits: Limits, now: float) -> None:
+    def _drain(self, limits: RateLimits, now: float) -> None:
         minutes = (now - self._at) / _MINUTE
         if minutes > 0:
             self._at = now

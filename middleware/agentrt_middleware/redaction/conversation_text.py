@@ -25,9 +25,14 @@ class SharedRedactor:
     """
 
     def __init__(self, detectors: list[Detector], actions: Actions) -> None:
+        self._detectors = detectors
         self.engine = Engine(detectors)
         self.actions = actions
         self._is_clean = lru_cache(_REMEMBERED_TEXTS)(self._find_nothing)
+
+    def __reduce__(self) -> tuple[type["SharedRedactor"], tuple[list[Detector], Actions]]:
+        # Made anew elsewhere: compiled patterns stay in their process, and so does what was remembered.
+        return SharedRedactor, (self._detectors, self.actions)
 
     def _find_nothing(self, text: str) -> bool:
         return not self.engine.may_hold(text)

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from inspect import iscoroutinefunction
 from typing import TypeVar
 
 from agentrt.errors import MiddlewareConfigError
 from agentrt.keywords import suggest_keywords
 from agentrt_middleware.redaction.pattern_syntax import ParsedPattern, UnreadablePattern, parse_pattern
 from agentrt_middleware.redaction.re2_patterns import re2_problem
+from agentrt_middleware.validation import check_function
 
 __all__ = ["MAX_WIDTH", "Between", "Detector", "Literals", "MatchValidator", "Part", "Pattern"]
 
@@ -95,10 +95,8 @@ class Pattern(Detector):
     ) -> None:
         super().__init__(name, action)
         title = f"Pattern({self.name!r})"
-        if validate is not None and not callable(validate):
-            raise MiddlewareConfigError(f"{title}: validate must be a function of a str, not {validate!r:.200}")
-        if iscoroutinefunction(validate):
-            raise MiddlewareConfigError(f"{title}: validate must be a plain function: write `def` without `async`")
+        if validate is not None:
+            check_function(f"{title}: validate", validate, "match", plain=True)
         head = _parse_checked(f"{title}: the pattern", pattern)
         stop = None
         if tail is not None:

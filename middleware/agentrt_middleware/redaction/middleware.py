@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from agentrt.agent import AgentBase
-from agentrt.errors import MiddlewareConfigError
+from agentrt.errors import MiddlewareConfigError, RedactionBlocked
 from agentrt.event import (
     AgentEvent,
     ExternalExecutionResultEvent,
@@ -28,9 +28,10 @@ from agentrt.hooks import (
     ReasoningValues,
 )
 from agentrt.keywords import suggest_keywords
-from agentrt.message import Msg
+from agentrt.message import ContentBlock, Msg
 from agentrt.model import ModelResult
 from agentrt.types import STRUCTURED_OUTPUT, ToolChunk, ToolResponse
+from agentrt_middleware.attempts import ATTEMPT_LAYERS
 from agentrt_middleware.redaction.actions import Actions, check_action
 from agentrt_middleware.redaction.content import (
     change_block,
@@ -45,6 +46,7 @@ from agentrt_middleware.redaction.events import EventRedactor, result_key
 from agentrt_middleware.redaction.shipped import API_KEY, CARD, EMAIL, IBAN, PRIVATE_KEY
 from agentrt_middleware.redaction.tokens import TokenTable
 from agentrt_middleware.redaction.tool_output import ToolOutputRedactor
+from agentrt_middleware.validation import check_flag
 
 __all__ = ["RedactionMiddleware"]
 
@@ -64,15 +66,13 @@ class RedactionMiddleware(MiddlewareBase):
     """
 
     inherited = True
-    wrapped_by: ClassVar = ("TracingMiddleware", "LoggingMiddleware", "DynamicContextMiddleware")
-    wraps: ClassVar = (
-        "CacheMiddleware",  # what is kept is redacted
-        "ModelFallbackMiddleware",
-        "RetryMiddleware",
-        "CircuitBreakerMiddleware",
-        "RateLimitMiddleware",
-        "TimeoutMiddleware",
-    )
+    wraps: ClassVar = {
+        "CacheMiddleware": "what is kept is redacted",
+        **dict.fromkeys(ATTEMPT_LAYERS, "a request is redacted once, and not for each attempt"),
+        "ToolErrorMiddleware": "what is said of a failure is redacted too",
+        "ToolRetryMiddleware": "a result is redacted once, and not after each run",
+        "ToolEmulatorMiddleware": "a made-up result is redacted too",
+    }
 
     def __init__(
         self,
@@ -88,10 +88,7 @@ class RedactionMiddleware(MiddlewareBase):
         chosen = _checked_detectors(detectors)
         actions = Actions(chosen, check_action("RedactionMiddleware(action=...)", action), hash_key)
         for option, value in (("input", input), ("output", output), ("tools", tools)):
-            if not isinstance(value, bool):
-                raise MiddlewareConfigError(
-                    f"RedactionMiddleware({option}=...) must be True or False, not {value!r:.200}"
-                )
+            check_flag(f"RedactionMiddleware({option}=...)", value)
         if not (input or output or tools):
             raise MiddlewareConfigError("RedactionMiddleware with input, output and tools off does nothing: remove it")
         self.detectors = chosen
@@ -108,6 +105,15 @@ class RedactionMiddleware(MiddlewareBase):
         """
         return self._redactor.change(text, self._redactor.actions.replacer("the text", None))
 
+    def finds_in(self, blocks: Sequence[ContentBlock], metadata: object = None) -> bool:
+        """Say whether anything would be replaced in the blocks, or in the metadata of a response."""
+        try:
+            return change_value(metadata, self.text) is not metadata or any(
+                change_block(block, self.text) is not block for block in blocks
+            )
+        except RedactionBlocked:  # by a detector that cannot say
+            return True
+
     async def on_reply(
         self, agent: AgentBase, input_kwargs: Any, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
@@ -115,7 +121,8 @@ class RedactionMiddleware(MiddlewareBase):
         # Before anything else: what the core gets is what joins the conversation and is saved.
         entering = self._text_of(agent, "the input")
         for name, value in list(values.items()):
-            values[name] = self._change_input(value, entering)
+            if name != "structured_schema":  # which is changed in the tools of requests
+                values[name] = self._change_input(value, entering)
         if not (self.output or self.tools):
             async for item in next_handler(**values):
                 yield item
@@ -155,6 +162,8 @@ class RedactionMiddleware(MiddlewareBase):
             if isinstance(item, Msg):
                 for event in redactor.end():
                     yield event
+                for call in item.get_content_blocks("tool_call"):
+                    _redact_question(agent, call.id, text)
                 yield change_message(item, text.show)
                 continue
             # So that on_reply, which every event passes as well, changes only what comes from somewhere else.
@@ -162,6 +171,7 @@ class RedactionMiddleware(MiddlewareBase):
                 redacted_ids.add(item.block_id)
             elif isinstance(item, ToolCallStartEvent):
                 redacted_ids.add(item.tool_call_id)
+                _redact_question(agent, item.tool_call_id, text)
             for event in redactor.take(item):
                 yield event
         for event in redactor.end():
@@ -238,11 +248,7 @@ class RedactionMiddleware(MiddlewareBase):
                 for result in value.confirm_results
             ]
             return replace(value, confirm_results=results)
-        if isinstance(value, Msg):
-            return change_message(value, text.change)
-        if isinstance(value, list) and all(isinstance(message, Msg) for message in value):
-            return [change_message(message, text.change) for message in value]
-        return text.change(value) if isinstance(value, str) else value
+        return change_value(value, text.change)
 
     def _change_request(self, messages: list[Msg], text: ConversationText) -> list[Msg]:
         if self.input:
@@ -263,6 +269,14 @@ class RedactionMiddleware(MiddlewareBase):
         if is_same and changed.structured_output is message.structured_output:
             return message
         return replace(message, content=blocks, structured_output=changed.structured_output)
+
+
+def _redact_question(agent: AgentBase, call_id: str, text: ConversationText) -> None:
+    """Redact what a layer asks by a hidden call: the reply keeps its words beside the call."""
+    context = agent.state.reply_context
+    hidden_calls = None if context is None else context.hidden_calls
+    if hidden_calls is not None and call_id in hidden_calls:
+        hidden_calls[call_id].question = text.change(hidden_calls[call_id].question)
 
 
 def _checked_detectors(detectors: object) -> list[Detector]:

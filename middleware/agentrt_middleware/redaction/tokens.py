@@ -33,18 +33,28 @@ class TokenTable:
             data.update(tag=token_hex(4), values={})
         self._tag: str = data["tag"]
         self._values: dict[str, list[str]] = data["values"]
-        self._numbers = {
-            (name, value): number for name, values in self._values.items() for number, value in enumerate(values, 1)
-        }
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._read: dict[str, int] = {}  # how many values of each name are among the numbers
+        for name in self._values:
+            self._read_new(name)
 
     def token(self, name: str, value: str) -> str:
         """Return the token of the value, the same each time."""
         number = self._numbers.get((name, value))
         if number is None:
             values = self._values.setdefault(name, [])
-            values.append(value)
-            number = self._numbers[name, value] = len(values)
+            # Another hook has a table of its own over the same data, and may have added the value since.
+            self._read_new(name)
+            if (name, value) not in self._numbers:
+                values.append(value)
+                self._read_new(name)
+            number = self._numbers[name, value]
         return f"<{name}_{number}_{self._tag}>"
+
+    def _read_new(self, name: str) -> None:
+        values, read = self._values[name], self._read.get(name, 0)
+        self._numbers.update({(name, value): number for number, value in enumerate(values[read:], read + 1)})
+        self._read[name] = len(values)
 
     def restore(self, text: str) -> str:
         """Return the text with the values of this conversation in the place of their tokens."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from agentrt.message import TextBlock
-from agentrt.types import ToolChunk, ToolOutput, ToolResponse
+from agentrt.types import OpenQuestion, ToolChunk, ToolOutput, ToolResponse
 from agentrt_middleware.redaction.content import change_block, change_value
 from agentrt_middleware.redaction.conversation_text import ConversationText
 from agentrt_middleware.redaction.events import GrowingText
@@ -49,7 +49,19 @@ class ToolOutputRedactor:
             content = [change_block(block, change) for block in content]
         else:
             content = change_value(content, change)
-        return replace(response, content=content, metadata=change_value(response.metadata, change))
+        response = replace(response, content=content, metadata=change_value(response.metadata, change))
+        if isinstance(response.waits, (list, tuple)) and response.waits:
+            response.waits = [self._redact_question(question) for question in response.waits]
+        return response
+
+    def _redact_question(self, question: OpenQuestion) -> OpenQuestion:
+        """Return what a call asks as it may be kept: its answer is compared with that."""
+        if not isinstance(question, OpenQuestion):  # which the runtime refuses by name
+            return question
+        change = self._text.change
+        return replace(
+            question, tool_call=change_block(question.tool_call, change), message=change_value(question.message, change)
+        )
 
     def _feed(self, block: TextBlock) -> ToolOutput:
         # One block is written after the other, so that a new id ends the one before it.

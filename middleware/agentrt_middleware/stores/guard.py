@@ -29,20 +29,25 @@ class StoreGuard:
         self._down_until = -inf
         self._is_down = False
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether the store has just failed, and is not asked."""
+        return self._clock() < self._down_until
+
     async def ask(self, question: Callable[[], Awaitable[_Reply]]) -> tuple[_Reply] | None:
         """Return the store's answer in a tuple, or `None` if there is none."""
-        if self._clock() < self._down_until:
+        if self.is_resting:
             return None
-        failure = "no answer in time"
-        with anyio.move_on_after(_TIMEOUT):
-            try:
+        failure = ""
+        # Outside of the scope, which takes the cancellation out of what a task group of the store raises.
+        try:
+            with anyio.move_on_after(_TIMEOUT) as scope:
                 answer = await question()
-            except Exception as error:  # noqa: BLE001  # the boundary to the store, which may fail in any way
-                failure = type(error).__name__  # and not its text, which may hold a password
-            else:
                 self._note_up()
                 return (answer,)
-        self._note_down(failure)
+        except Exception as error:  # noqa: BLE001  # the boundary to the store, which may fail in any way
+            failure = _name_of(error)
+        self._note_down("no answer in time" if scope.cancel_called else failure)
         return None
 
     def _note_down(self, failure: str) -> None:
@@ -55,3 +60,10 @@ class StoreGuard:
         if self._is_down:
             self._is_down = False
             _logger.warning("%s is back", self._store)
+
+
+def _name_of(error: Exception) -> str:
+    """Return the type of the error, or of the first in a group; not its text, which may hold a password."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return type(error).__name__

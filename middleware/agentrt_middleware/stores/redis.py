@@ -3,15 +3,18 @@
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from agentrt.errors import ConfigError
+from agentrt.errors import ConfigError, MiddlewareConfigError
 
 __all__ = ["check_redis_url", "redis_client"]
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 
 
-def check_redis_url(owner: str, url: object) -> None:
-    """Raise `ConfigError` for what is not the URL of a Redis, or if the package that speaks to it is missing."""
+def check_redis_url(owner: str, url: object, prefix: object = "") -> None:
+    """Raise `ConfigError` for what is not the URL of a Redis, or if the package that speaks to it is missing.
+
+    Likewise for a `prefix` of keys that is not a `str`.
+    """
     _import_coredis(owner)
     if not str(url).startswith(_SCHEMES):
         # What stands before an "@" or after a "?" may be a password.
@@ -20,6 +23,8 @@ def check_redis_url(owner: str, url: object) -> None:
             f"{owner}(url=...) must begin with one of {', '.join(_SCHEMES)}, not {shown_url!r:.200}: "
             f"write it in full, as in 'redis://localhost:6379'"
         )
+    if not isinstance(prefix, str):
+        raise MiddlewareConfigError(f"{owner}(prefix=...) must be a str, not {prefix!r:.200}")
 
 
 def redis_client(owner: str, url: str) -> AbstractAsyncContextManager[Any]:

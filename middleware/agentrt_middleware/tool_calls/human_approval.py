@@ -4,7 +4,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import isawaitable
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 
@@ -15,8 +15,8 @@ from agentrt.keywords import suggest_keywords
 from agentrt.message import SystemMsg, UserMsg
 from agentrt.model import ChatModelBase
 from agentrt.permission.glob import matches
-from agentrt.types import PermissionBehavior, PermissionDecision
-from agentrt_middleware.validation import check_number, check_patterns
+from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, PermissionDecision
+from agentrt_middleware.validation import check_function, check_number, check_patterns
 
 __all__ = ["ApprovalRule", "HumanApprovalMiddleware", "RiskJudge"]
 
@@ -52,8 +52,6 @@ class HumanApprovalMiddleware(MiddlewareBase):
 
     inherited = True
 
-    wrapped_by: ClassVar = ("GuardrailMiddleware",)
-
     def __init__(
         self,
         rules: Mapping[str, ApprovalRule] | Sequence[str] = (),
@@ -61,10 +59,13 @@ class HumanApprovalMiddleware(MiddlewareBase):
         risk: RiskJudge | None = None,
         timeout: float = 10,
     ) -> None:
-        choices: dict[str, Any] = dict(rules) if isinstance(rules, Mapping) else dict.fromkeys(rules, True)
-        check_patterns("HumanApprovalMiddleware(rules=...)", list(choices) if isinstance(rules, Mapping) else rules)
+        names = list(rules) if isinstance(rules, Mapping) else rules
+        patterns = check_patterns("HumanApprovalMiddleware(rules=...)", names)
+        choices: dict[str, Any] = dict(rules) if isinstance(rules, Mapping) else dict.fromkeys(patterns, True)
         for pattern, rule in choices.items():
-            if not (isinstance(rule, bool) or callable(rule)):
+            if callable(rule):
+                check_function(f"HumanApprovalMiddleware(rules=...) for {pattern!r:.100}", rule, "arguments")
+            elif not isinstance(rule, bool):
                 raise MiddlewareConfigError(
                     f"HumanApprovalMiddleware(rules=...) has {rule!r:.200} for {pattern!r:.100}: give True, False or a "
                     f"function of the arguments"
@@ -74,7 +75,9 @@ class HumanApprovalMiddleware(MiddlewareBase):
                 f"HumanApprovalMiddleware(risk=...) must be a function of a name and arguments, or a chat model, not "
                 f"{risk!r:.200}: make a model with chat_model(...)"
             )
-        if not choices and risk is None:
+        if callable(risk) and not isinstance(risk, ChatModelBase):
+            check_function("HumanApprovalMiddleware(risk=...)", risk, "name", "arguments")
+        if not any(choices.values()) and risk is None:
             raise MiddlewareConfigError(
                 "HumanApprovalMiddleware() has no rules, so it would ask about nothing: write "
                 "HumanApprovalMiddleware(['delete_*'])"
@@ -86,9 +89,12 @@ class HumanApprovalMiddleware(MiddlewareBase):
         self, agent: AgentBase, input_kwargs: CheckPermissionValues, next_handler: NextCheckPermission
     ) -> PermissionDecision:
         decision = await next_handler(**input_kwargs)
-        if decision.behavior is PermissionBehavior.DENY:
-            return decision
         name = input_kwargs["tool_call"].name
+        # What a layer asks by a hidden tool is asked in any case, and no judge is to read it. An answer in a form is no
+        # call of a tool, but a rule that names it means it.
+        is_exempt = input_kwargs["tool"].is_hidden or (name == STRUCTURED_OUTPUT and name not in self.rules)
+        if decision.behavior is PermissionBehavior.DENY or is_exempt:
+            return decision
         question = await self._question(agent, name, input_kwargs["tool_input"])
         if question is None:
             return decision
@@ -118,7 +124,8 @@ class HumanApprovalMiddleware(MiddlewareBase):
                     verdict = True
         if isinstance(verdict, str) and verdict:
             return verdict
-        return f"{name} needs your approval" if verdict else None
+        # Whatever else it may be: only these two say that nobody need be asked.
+        return None if verdict is None or verdict is False else f"{name} needs your approval"
 
     async def _judge(self, agent: AgentBase, name: str, arguments: dict[str, Any]) -> object:
         risk = self.risk

@@ -1,7 +1,6 @@
 """Tool emulator: a model makes up the results of tools, for tests and drafts."""
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import ClassVar
 
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
@@ -11,7 +10,7 @@ from agentrt.message import SystemMsg, TextBlock, ToolResultState, UserMsg
 from agentrt.model import ChatModelBase, chat_model
 from agentrt.permission.glob import matches
 from agentrt.types import ToolChunk, ToolResponse
-from agentrt_middleware.reply_info import call_of
+from agentrt_middleware.reply_info import call_of, is_users_tool
 from agentrt_middleware.validation import check_patterns
 
 __all__ = ["ToolEmulatorMiddleware"]
@@ -26,11 +25,10 @@ _EMULATION = (
 class ToolEmulatorMiddleware(MiddlewareBase):
     """Asks `model` what the tools that `tools` name would return, and runs none of them; meant for tests.
 
-    `tools` are names and patterns, by default all tools. Permissions are decided and arguments checked as if the tools
-    ran. A call whose emulation fails gets an error result.
+    `tools` are names and patterns, by default all tools. The tools that middlewares bring, and the form of an answer,
+    are meant only where a name is given in full, since others rely on what these do. Permissions are decided and
+    arguments checked as if the tools ran. A call whose emulation fails gets an error result.
     """
-
-    wrapped_by: ClassVar = ("TracingMiddleware", "ToolRetryMiddleware", "ToolErrorMiddleware", "CacheMiddleware")
 
     def __init__(self, model: ChatModelBase | str, *, tools: str | Sequence[str] = "*") -> None:
         spec: object = model
@@ -40,13 +38,14 @@ class ToolEmulatorMiddleware(MiddlewareBase):
                 f"{spec!r:.200}"
             )
         self.model = chat_model(spec)
-        self.tools = check_patterns("ToolEmulatorMiddleware(tools=...)", tools)
+        self.tools = check_patterns("ToolEmulatorMiddleware(tools=...)", tools, least=1)
 
     async def on_acting(
         self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         call = call_of(input_kwargs)
-        if not any(matches(pattern, call.name) for pattern in self.tools):
+        is_meant = call.name in self.tools or is_users_tool(agent, call.name)
+        if not (is_meant and any(matches(pattern, call.name) for pattern in self.tools)):
             async for item in next_handler(**input_kwargs):
                 yield item
             return

@@ -13,7 +13,7 @@ from agentrt.message import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.permission.glob import matches
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.reply_info import call_of
-from agentrt_middleware.validation import check_patterns
+from agentrt_middleware.validation import check_function, check_patterns
 
 __all__ = ["ErrorText", "ToolErrorMiddleware"]
 
@@ -32,16 +32,20 @@ class ToolErrorMiddleware(MiddlewareBase):
     left as they are.
     """
 
-    wraps: ClassVar = ("ToolRetryMiddleware",)
-    wrapped_by: ClassVar = ("TracingMiddleware",)
+    wraps: ClassVar = {
+        "ToolRetryMiddleware": "only the last failure is put into words",
+        "ToolEmulatorMiddleware": "a failure to make up a result is put into words too",
+    }
 
     def __init__(self, on: str | Sequence[str], text: ErrorText) -> None:
-        self.on = check_patterns("ToolErrorMiddleware(on=...)", on)
+        self.on = check_patterns("ToolErrorMiddleware(on=...)", on, least=1)
         if not (isinstance(text, str) and text) and not callable(text):
             raise MiddlewareConfigError(
                 f"ToolErrorMiddleware(text=...) must be a str for the model, or a function of a call and some text, "
                 f"not {text!r:.200}"
             )
+        if not isinstance(text, str):
+            check_function("ToolErrorMiddleware(text=...)", text, "call", "text", plain=True)
         self.text = text
 
     async def on_acting(

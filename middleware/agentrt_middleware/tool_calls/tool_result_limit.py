@@ -1,5 +1,7 @@
 """Tool result limit: a long result is put aside, and the model reads the rest of it with a tool."""
 
+import logging
+import re
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -18,7 +20,9 @@ from agentrt_middleware.validation import check_number
 
 __all__ = ["ToolResultLimitMiddleware"]
 
+_logger = logging.getLogger("agentrt")
 _TOOL = "read_result"
+_REF = re.compile(r"result-([1-9][0-9]{0,15})", re.ASCII)
 _MAX_PUT_ASIDE = 5_000_000  # characters in the state of one conversation; the oldest results make room
 
 
@@ -32,8 +36,15 @@ class ToolResultLimitMiddleware(MiddlewareBase):
     tool streams is shown as it comes, and data in a result stays.
     """
 
-    wraps: ClassVar = ("ToolRetryMiddleware", "CacheMiddleware", "RedactionMiddleware")
-    wrapped_by: ClassVar = ("TracingMiddleware",)
+    wraps: ClassVar = {
+        "GuardrailMiddleware": "what is put aside has been judged",
+        "BudgetMiddleware": "reading the rest of a result counts as a call too",
+        "RedactionMiddleware": "what is put aside is redacted",
+        "CacheMiddleware": "a cache keeps whole results",
+        "ToolErrorMiddleware": "what is said of a failure may be long too",
+        "ToolRetryMiddleware": "it puts aside the last run alone",
+        "ToolEmulatorMiddleware": "a made-up result may be long too",
+    }
 
     def __init__(
         self,
@@ -75,12 +86,17 @@ class ToolResultLimitMiddleware(MiddlewareBase):
     async def _shorten(self, agent: AgentBase, response: ToolResponse) -> ToolResponse:
         text = response.text
         data = agent.state_of(self)
-        number = data["count"] = data.get("count", 0) + 1
+        number = data["count"] = _result_count(data) + 1
         ref = f"result-{number}"
         if self.workspace is None:
-            self._keep(data.setdefault("results", {}), ref, text)
+            data["results"] = _kept_results(data)
+            self._keep(data["results"], ref, text)
         else:
-            await self.workspace.write_text(_path(agent, ref), text)
+            try:
+                await self.workspace.write_text(_path(agent, ref), text)
+            except Exception as error:  # noqa: BLE001  # files of the user's own kind; the result must not be lost
+                _logger.warning("a long result could not be put aside (%s), so it stays whole", type(error).__name__)
+                return response
         left_out = len(text) - self.head - self.tail
         note = (
             f"\n[... {left_out:,} of {len(text):,} characters are left out here. Read them with "
@@ -111,12 +127,12 @@ class ToolResultLimitMiddleware(MiddlewareBase):
         if not isinstance(agent, AgentBase):
             raise ToolError(f"{_TOOL} reads results of a conversation, and here is none")
         data = agent.state_of(self)
-        # Asked of the state first, so that no name of another file gets as far as the workspace.
-        numbers = range(1, data.get("count", 0) + 1)
         text = None
-        if ref in {f"result-{number}" for number in numbers}:
-            kept: dict[str, str] = data.get("results", {})
-            text = kept.get(ref) if self.workspace is None else await self.workspace.read_text(_path(agent, ref))
+        if self.workspace is None:
+            text = _kept_results(data).get(ref)
+        # Asked of the state first, so that no name of another file gets as far as the workspace.
+        elif (number := _REF.fullmatch(ref)) and int(number[1]) <= _result_count(data):
+            text = await self.workspace.read_text(_path(agent, ref))
         if text is None:
             raise ToolError(f"the result {ref!r:.100} is not kept: call the tool that gave it again")
         if offset < 0 or (limit is not None and limit < 1):
@@ -126,6 +142,17 @@ class ToolResultLimitMiddleware(MiddlewareBase):
         if not part:
             raise ToolError(f"the result {ref!r} has {len(text):,} characters, so there is nothing at {offset:,}")
         return part
+
+
+def _result_count(data: dict[str, Any]) -> int:
+    """Return how many results were put aside; the data comes from a store, and may be anything."""
+    count: object = data.get("count")
+    return count if isinstance(count, int) and count >= 0 else 0
+
+
+def _kept_results(data: dict[str, Any]) -> dict[str, str]:
+    results: object = data.get("results")
+    return {ref: text for ref, text in (results if isinstance(results, dict) else {}).items() if isinstance(text, str)}
 
 
 def _path(agent: AgentBase, ref: str) -> str:

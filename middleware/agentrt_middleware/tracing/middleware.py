@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import wraps
@@ -31,6 +31,7 @@ from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.attempts import StreamedAnswer, is_readable
+from agentrt_middleware.context.requests import CONTEXT_LAYERS, INSIDE_OF_CONTEXT
 from agentrt_middleware.reply_info import call_of, input_of, messages_of, model_name_of
 from agentrt_middleware.tracing import attributes, conventions
 from agentrt_middleware.tracing.content import (
@@ -127,13 +128,15 @@ class TracingMiddleware(MiddlewareBase):
 
     inherited = True
 
-    wraps: ClassVar[Sequence[type | str]] = (
-        "ModelFallbackMiddleware",
-        "RetryMiddleware",
-        "CircuitBreakerMiddleware",
-        "TimeoutMiddleware",
-        "RateLimitMiddleware",
-        "ToolRetryMiddleware",
+    wraps: ClassVar = dict.fromkeys(
+        (
+            *CONTEXT_LAYERS,
+            *INSIDE_OF_CONTEXT,
+            "ToolErrorMiddleware",
+            "ToolRetryMiddleware",
+            "ToolEmulatorMiddleware",
+        ),
+        "its spans show what happens inside of it",
     )
 
     def __init__(

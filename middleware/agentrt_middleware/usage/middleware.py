@@ -1,9 +1,8 @@
 """Usage: counts how many tokens are used, and what they cost."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from decimal import Decimal
 from threading import Lock
 from typing import Any, NotRequired, TypedDict
 
@@ -12,17 +11,12 @@ from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatModelBase, ChatUsage, WireRecord
-from agentrt.model.estimate import estimated_usage
-from agentrt_middleware.attempts import usage_of
-from agentrt_middleware.validation import check_number
+from agentrt_middleware.attempts import usage_on_wire
+from agentrt_middleware.usage.prices import CostOfCall, check_price_table, cost_at
 
-__all__ = ["CostOfCall", "UsageMiddleware", "UsageReport"]
+__all__ = ["UsageMiddleware", "UsageReport"]
 
 _logger = logging.getLogger("agentrt")
-_TOKENS_PER_PRICE = 1_000_000
-
-CostOfCall = Callable[[ChatModelBase, ChatUsage], float | Decimal | None]
-"""Returns what one call of the model cost, `None` if that is not known."""
 
 
 class _Tally(TypedDict):
@@ -79,21 +73,7 @@ class UsageMiddleware(MiddlewareBase):
                 f"UsageMiddleware(cost_of=...) must be a function of a model and a ChatUsage, not {cost_of!r:.200}: "
                 f"give genai_prices(), or one of yours"
             )
-        if prices is not None and not isinstance(prices, Mapping):
-            raise MiddlewareConfigError(
-                f"UsageMiddleware(prices=...) must be a dict, not {prices!r:.200}: write "
-                f"prices={{'gpt-5-mini': (input, output)}}, for a million tokens"
-            )
-        self._prices: dict[str, tuple[float, float, float]] = {}
-        for name, price in (prices or {}).items():
-            if not isinstance(price, (list, tuple)) or len(price) not in (2, 3):
-                raise MiddlewareConfigError(
-                    f"UsageMiddleware(prices=...) has {price!r:.200} for {name!r}: give (input, output) or (input, "
-                    f"output, cached input), for a million tokens"
-                )
-            for rate in price:
-                check_number(f"UsageMiddleware(prices=...) for {name!r}", rate, least=0)
-            self._prices[name] = (price[0], price[1], price[2] if len(price) == 3 else price[0])
+        self._prices = check_price_table("UsageMiddleware(prices=...)", {} if prices is None else prices)
         self._cost_of = cost_of
         self._total: _Tallies = {}
         self._lock = Lock()
@@ -120,17 +100,9 @@ class UsageMiddleware(MiddlewareBase):
             return self._report(dict(self._total))
 
     def on_wire(self, agent: AgentBase, record: WireRecord) -> None:
-        response = record.response
-        if response is None:  # not even an answer that broke off, so it probably charged nothing
+        usage = usage_on_wire(agent, record)
+        if usage is None or usage.replayed:  # an answer that is replayed was counted when it was paid for
             return
-        usage = usage_of(response)
-        if usage is None:
-            if not (response.is_last or response.content):
-                return
-            usage = estimated_usage((), response.content)
-            usage.input_tokens = agent.run.estimate_tokens(record.messages)
-        if usage.replayed:
-            return  # it was counted when it was paid for
         data, run = agent.state_of(self), agent.run
         reply_id, parent = run.id, run.parent
         # Kept by its id: a reply that was parked and is resumed, maybe in another process, keeps its count.
@@ -185,11 +157,7 @@ class UsageMiddleware(MiddlewareBase):
         price = self._prices.get(model)
         if price is None:
             return UsageReport(tally["calls"], tokens, tally.get("cost"))
-        # The input includes the cached tokens; a server that reports more of these must not make the rest negative.
-        cached = min(tokens.cache_input_tokens, tokens.input_tokens)
-        counts = (tokens.input_tokens - cached, tokens.output_tokens, cached)
-        cost = sum(count * rate for count, rate in zip(counts, price, strict=True)) / _TOKENS_PER_PRICE
-        return UsageReport(tally["calls"], tokens, cost)
+        return UsageReport(tally["calls"], tokens, cost_at(price, tokens))
 
 
 def _add_to(tallies: _Tallies, model: str, usage: ChatUsage, cost: float | None) -> None:

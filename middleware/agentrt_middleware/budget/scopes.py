@@ -1,0 +1,162 @@
+"""The scopes that a call spends from: its reply, the conversation and the owner of that, and those above."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from agentrt.agent import Run
+from agentrt.errors import BudgetExceeded
+from agentrt_middleware.budget.account import Ledger
+from agentrt_middleware.budget.admission import AdmittedCall
+from agentrt_middleware.budget.limits import Amounts, Budget, Excess, find_near, limits_for, raised, without
+from agentrt_middleware.budget.owners import OwnerAccounts, StoreFailure
+from agentrt_middleware.budget.report import BudgetRefusal
+
+__all__ = ["OwnerId", "Scopes"]
+
+OwnerId = str | Callable[[Any], str]
+"""Whose the budget is: a str, or a function of the agent that returns one."""
+
+_KEPT_NAMES = 16  # accounts of owners that a conversation remembers to have been announced
+
+
+class Scopes:
+    """All scopes of the replies that have a layer, and what calls spend from them."""
+
+    def __init__(
+        self,
+        layer: object,
+        ledger: Ledger,
+        owner: Budget | None,
+        owner_id: OwnerId | None,
+        owners: OwnerAccounts | None,
+    ) -> None:
+        self._layer = layer
+        self.ledger = ledger
+        self._owner_limits: Amounts = {} if owner is None else owner.limits
+        self._owner_id = owner_id
+        self.owners = owners
+
+    async def admit(self, run: Run, kind: str, amounts: Amounts) -> AdmittedCall | BudgetRefusal:
+        """Reserve the amounts in all scopes for a call of that kind, or return which of them does not allow it."""
+        runs = self.ledger.runs(run)
+        granted: dict[str, Amounts] = {}
+        call = AdmittedCall(self._layer, amounts, self.ledger, self.owners, granted)
+        try:
+            refusal = await self._reserve_of_owners(runs, kind, amounts, granted)
+            if refusal is None:
+                # Last, since nothing may be awaited between this and the call.
+                accounts = self.ledger.accounts(runs)  # by now another reply may have begun, with a new one
+                excess = self.ledger.reserve(accounts, kind, amounts)
+                if excess is None:
+                    call.accounts = accounts
+                    return call
+                refusal = BudgetRefusal(excess[0].scope, excess[0].run, excess[1])
+        except BaseException:
+            await call.close()  # gives back what some owners have granted
+            raise
+        await call.close()
+        return refusal
+
+    async def _reserve_of_owners(
+        self, runs: Sequence[Run], kind: str, amounts: Amounts, granted: dict[str, Amounts]
+    ) -> BudgetRefusal | None:
+        if self.owners is None:
+            return None
+        limits = limits_for(self._owner_limits, kind)
+        for account, run in self._owner_accounts(runs).items():
+            try:
+                excess, spent = await self.owners.reserve(account, limits, amounts)
+            except StoreFailure as failure:
+                raise BudgetExceeded(
+                    f"no call begins, since it is not known what its owner has spent: {failure}; "
+                    f'on_store_error="open" would let it begin',
+                    scope="owner",
+                    reply_id=run.id,
+                ) from None
+            if excess is not None:
+                return BudgetRefusal("owner", run, excess)
+            granted[account] = spent
+        return None
+
+    def count(self, run: Run, amounts: Amounts) -> None:
+        """Count what was spent by the reply."""
+        runs = self.ledger.runs(run)
+        self.ledger.add(self.ledger.accounts(runs), amounts)
+        if self.owners is not None:
+            for account in self._owner_accounts(runs):
+                self.owners.add(account, amounts)
+
+    def end_work(self, run: Run) -> None:
+        """Count the seconds of a call that has ended, as far as no other call was at work as well."""
+        counted: set[str] = set()
+        for one in self.ledger.runs(run):
+            seconds = {"seconds": self.ledger.work_time(one).end()}
+            self.ledger.add(self.ledger.accounts([one]), seconds)
+            if self.owners is not None:
+                account = self.owners.account_of(self._owner_of(one))
+                if account not in counted:  # the seconds of a sub-agent are among those of the reply above
+                    self.owners.add(account, seconds)
+                counted.add(account)
+
+    async def tell_stores(self) -> None:
+        """Let the store of the owners know what was spent."""
+        if self.owners is not None:
+            await self.owners.tell()
+
+    async def raise_limit(self, refusal: BudgetRefusal, amount: float) -> None:
+        """Add to the limit that has refused a call."""
+        run, counter = refusal.run, refusal.excess.counter
+        if refusal.scope != "owner":
+            for account in self.ledger.accounts([run]):
+                if account.scope == refusal.scope:
+                    account.raise_limit(counter, amount)
+        elif self.owners is not None:
+            self.owners.add(self.owners.account_of(self._owner_of(run)), {raised(counter): amount})
+            await self.owners.tell()
+
+    def near_limits(self, run: Run, call: AdmittedCall, share: float) -> Iterator[tuple[str, Excess]]:
+        """Yield each of the reply's own scopes of which that share is spent, without this call; only once."""
+        for account in call.accounts:
+            if account.run == run and not account.record.get("warned"):
+                near = find_near(account.limits, without(account.spent(), call.amounts), share)
+                if near is not None:
+                    account.record["warned"] = True
+                    yield account.scope, near
+        if self.owners is None:
+            return
+        announced = self.ledger.names(run, "announced")
+        for name, owned in self._owner_accounts(self.ledger.runs(run)).items():
+            # That of a reply above is announced there.
+            if owned == run and name not in announced:
+                near = find_near(self._owner_limits, call.owner_accounts.get(name, {}), share)
+                if near is not None:
+                    announced[:] = [*announced[-_KEPT_NAMES:], name]
+                    yield "owner", near
+
+    def _owner_accounts(self, runs: Sequence[Run]) -> dict[str, Run]:
+        """Return the accounts of the owners of these replies, each with the outermost reply that is its owner's."""
+        accounts: dict[str, Run] = {}
+        if self.owners is not None:
+            for run in runs:
+                accounts.setdefault(self.owners.account_of(self._owner_of(run)), run)
+        return accounts
+
+    def _owner_of(self, run: Run) -> str:
+        if isinstance(self._owner_id, str):
+            return self._owner_id
+        scratch = run.scratch(self._layer)
+        if "owner" not in scratch:  # asked once for each reply, so that it is paid for by one owner
+            assert self._owner_id is not None
+            problem, owner = "returned something else than a str, or an empty one", None
+            try:
+                owner = self._owner_id(run.agent)
+            except Exception as error:  # noqa: BLE001  # a function of the user's own, which may raise anything
+                problem = f"raised {type(error).__name__}"
+            if not isinstance(owner, str) or not owner:
+                raise BudgetExceeded(
+                    f"no call begins, since BudgetMiddleware(owner_id=...) {problem}, so that its owner is not known",
+                    scope="owner",
+                    reply_id=run.id,
+                )
+            scratch["owner"] = owner
+        return scratch["owner"]  # type: ignore[no-any-return]  # a str, as was checked

@@ -1,0 +1,33 @@
+"""The time that calls take: of the event loop, which tests may set."""
+
+from asyncio import _get_running_loop
+from time import monotonic
+
+import anyio
+from anyio.lowlevel import RunVar
+
+__all__ = ["loop_time"]
+
+_clock_offset: RunVar[float] = RunVar("agentrt_clock_offset")
+
+
+def loop_time() -> float:
+    """Return the time of the event loop, on the scale of `time.monotonic`, so that those of several are comparable.
+
+    Without an event loop this is `time.monotonic`.
+    """
+    # The private function, since the public one raises where asyncio does not run, and that is slow: on trio this is
+    # called several times per call of the model.
+    loop = _get_running_loop()
+    if loop is not None:
+        return loop.time()
+    try:
+        now = anyio.current_time()
+    except RuntimeError:  # no loop runs here
+        return monotonic()
+    # The clock of trio starts at a random number.
+    try:
+        return now + _clock_offset.get()
+    except LookupError:
+        _clock_offset.set(monotonic() - now)
+        return now + _clock_offset.get()

@@ -1,0 +1,3 @@
+"""What calls of models use, and what that costs."""
+
+__all__: list[str] = []
