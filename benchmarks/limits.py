@@ -24,7 +24,7 @@ MARGIN = 1.02  # versions of the dependencies differ by less
 LEAST = 0.005  # what a number near zero may grow by
 
 # How often a thread wakes the event loop differs from run to run, so saves are not guarded here.
-GUARDED = tuple(name for name in GROUPS if name not in ("W5", "save"))
+GUARDED = tuple(name for name in GROUPS if name not in ("W5", "save", "stores"))
 
 
 def name_of(row: Row | Line) -> str:

@@ -12,12 +12,14 @@ __all__ = [
     "Row",
     "added",
     "as_counts",
+    "constant",
     "exit_code",
     "make_rows",
     "markdown",
     "per",
     "render",
     "slope",
+    "total",
     "undivided",
     "verdict",
 ]
@@ -38,6 +40,11 @@ def per(key: str, count: float = 1) -> Quantity:
     return Quantity(frozenset({key}), lambda sample: sample[key] / count)
 
 
+def constant(number: float) -> Quantity:
+    """Return a number to compare with that is not measured."""
+    return Quantity(frozenset(), lambda sample: number)
+
+
 def slope(keys: Mapping[int, str], count: float) -> Quantity:
     """Return what one more layer takes: the line through these depths."""
 
@@ -51,6 +58,12 @@ def slope(keys: Mapping[int, str], count: float) -> Quantity:
 def added(key: str, beyond: str, count: float = 1) -> Quantity:
     """Return what one workload takes beyond another one."""
     return Quantity(frozenset({key, beyond}), lambda sample: (sample[key] - sample[beyond]) / count)
+
+
+def total(*parts: Quantity) -> Quantity:
+    """Return what these take together."""
+    keys: frozenset[str] = frozenset().union(*(part.keys for part in parts))
+    return Quantity(keys, lambda sample: sum(part.read(sample) for part in parts))
 
 
 @dataclass(frozen=True, slots=True)

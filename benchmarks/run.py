@@ -95,6 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"\n{name}; medians of {len(samples)} rounds, a bare step of `async for` takes {step * 1000:.0f} ns\n"
               if step else f"\n{name} per iteration\n")  # fmt: skip
         print(markdown(rows) if options.markdown else render(rows))
+    print(*choose(options.only).notes, sep="\n")
     if options.json:
         report = {
             **machine(),

@@ -3,7 +3,7 @@
 import shutil
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from tempfile import mkdtemp
@@ -12,19 +12,22 @@ from agentrt.state import FileStateStore
 from benchmarks.clock import Backend, Probe, Series
 from benchmarks.imports import measure_imports
 from benchmarks.memory import SIDES, measure_memory
-from benchmarks.rows import Line, Quantity, added, per, slope
+from benchmarks.rows import Line, Quantity, added, constant, per, slope, total
 from benchmarks.wheel import measure_installation
 from benchmarks.workloads import (
     CALLS,
     DELTAS,
     IDLE,
     ROUNDS,
+    STORES,
     AgentChat,
     AgentConstruct,
+    AgentDelegation,
     AgentHeld,
     AgentNew,
     AgentQueue,
     AgentStream,
+    FirstSave,
     FloorChat,
     FloorConstruct,
     FloorNew,
@@ -36,10 +39,13 @@ from benchmarks.workloads import (
     RichNew,
     RichStream,
     SecondAgent,
+    StoreSave,
+    StoreTurn,
     Workload,
     add,
     add_later,
     make_tracing,
+    missing_servers,
 )
 
 __all__ = ["GROUPS", "Group", "all_lines", "all_series", "choose"]
@@ -47,6 +53,8 @@ __all__ = ["GROUPS", "Group", "all_lines", "all_series", "choose"]
 CALL_LAYERS = (0, 1, 5, 10, 20)
 STREAM_LAYERS = (0, 1, 5, 10)
 INTERCEPTED = ROUNDS + 1 + ROUNDS  # the model calls and the tool calls of one W3 run
+HELD = (0, 2_000, 20_000)
+MORE_PER_SAVE = 600  # microseconds, at most
 MILLISECONDS = 1_000
 KILOBYTES = 1_024
 MEGABYTES = 1_000_000
@@ -61,6 +69,8 @@ class Group:
     lines: Sequence[Line]
     series: Sequence[Series] = ()
     probes: Sequence[Probe] = ()
+    notes: Sequence[str] = ()
+    """What is left out, and why."""
 
 
 def sides(
@@ -267,6 +277,37 @@ def saving() -> Group:
     )
 
 
+def stores() -> Group:
+    """One save, and a turn with one tool, in each store, where messages are held already."""
+    missing = missing_servers()
+    lines = []
+    series = [agent_series(f"stores turn {held}", partial(StoreTurn, None, held), counted=0) for held in (0, 20_000)]
+    for name, open_store in STORES.items():
+        if name in missing:
+            continue
+        save, turn = ({held: f"stores {name} {what} {held}" for held in HELD} for what in ("save", "turn"))
+        first = f"stores {name} first"
+        series += [agent_series(save[held], partial(StoreSave, open_store, held), counted=0) for held in HELD]
+        series += [agent_series(turn[held], partial(StoreTurn, open_store, held), counted=0) for held in (0, 20_000)]
+        series.append(agent_series(first, partial(FirstSave, open_store, 20_000), counted=0))
+        lines.append(Line(f"{name}: a save, 0 held", "ms", per(f"{save[0]}/agentrt"), to="", per_unit=MILLISECONDS))
+        for held in HELD[1:]:
+            more = added(f"{save[held]}/agentrt", f"{save[0]}/agentrt")
+            line = Line(f"   {held:,} held, beyond that", "ms", more, constant(MORE_PER_SAVE), target=1, to="0.6 ms")
+            lines.append(replace(line, per_unit=MILLISECONDS))
+        for held in (0, 20_000):
+            saves = [per(f"{save[held]}/agentrt")] * 4
+            base = total(per(f"stores turn {held}/agentrt"), *saves)
+            line = Line(
+                f"   a turn, {held:,} held", "ms", per(f"{turn[held]}/agentrt"), base, target=1.2 if held else None
+            )
+            lines.append(replace(line, to="4 saves", per_unit=MILLISECONDS))
+        one = per(f"{first}/agentrt")
+        line = Line("   the first save of 20,000", "ms", one, constant(1e6), target=1, to="1 s", per_unit=MILLISECONDS)
+        lines.append(line)
+    return Group(lines, series, notes=[f"{name} is left out: {reason}" for name, reason in missing.items()])
+
+
 def concurrent_tools() -> Group:
     """Two and ten tool calls in one round."""
     lines, series = [], []
@@ -281,6 +322,16 @@ def concurrent_tools() -> Group:
             )
             lines.append(three_sides(f"{calls} concurrent tools{suffix}", "us", key_of(name)))
     return Group(lines, series)
+
+
+def delegations() -> Group:
+    """A call of a sub-agent beyond one of a function, compared with a turn of the sub-agent alone."""
+    series = [
+        agent_series(f"call of {what}", partial(AgentDelegation, asks_agent=what == "agent"))
+        for what in ("agent", "function")
+    ]
+    beyond = added(series[0].key, series[1].key)
+    return Group([Line("a delegation", "us", beyond, per("W1/agentrt"), target=3, to="turn")], series)
 
 
 def idle_middlewares() -> Group:
@@ -352,10 +403,12 @@ GROUPS: dict[str, Callable[[], Group]] = {
     "W7": long_conversations,
     "save": saving,
     "batch": concurrent_tools,
+    "delegation": delegations,
     "idle": idle_middlewares,
     "tracing": tracing,
     "queue": rate_limit_queue,
     "trio": trio,
+    "stores": stores,  # last, since what its drivers leave in the process slows others down
 }
 
 
@@ -366,17 +419,19 @@ class Choice:
     lines: list[Line]
     series: list[Series] = field(default_factory=list)
     probes: list[Probe] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def choose(names: Iterable[str]) -> Choice:
     """Return these groups, and what their lines compare themselves with in other groups."""
-    groups = {name: make() for name, make in GROUPS.items()}
+    names, groups = [*names], {name: make() for name, make in GROUPS.items()}
     lines = [line for name in names for line in groups[name].lines]
     keys = frozenset().union(*(line.keys for line in lines))
     return Choice(
         lines,
         [one for group in groups.values() for one in group.series if one.key in keys],
         [probe for group in groups.values() for probe in group.probes if probe.keys & keys],
+        [note for name in names for note in groups[name].notes],
     )
 
 

@@ -3,6 +3,7 @@
 from benchmarks.workloads.agents import (
     AgentChat,
     AgentConstruct,
+    AgentDelegation,
     AgentHeld,
     AgentNew,
     AgentStream,
@@ -40,9 +41,11 @@ from benchmarks.workloads.script import (
     add_later,
     bare_steps,
     expect,
+    explain,
     make_functions,
 )
 from benchmarks.workloads.shipped import IDLE, make_tracing
+from benchmarks.workloads.stores import STORES, FirstSave, StoreSave, StoreTurn, missing_servers
 
 __all__ = [
     "ANSWER",
@@ -53,16 +56,19 @@ __all__ = [
     "PIECE",
     "QUESTION",
     "ROUNDS",
+    "STORES",
     "SUM",
     "SYSTEM_PROMPT",
     "AgentChat",
     "AgentConstruct",
+    "AgentDelegation",
     "AgentHeld",
     "AgentNew",
     "AgentQueue",
     "AgentReplies",
     "AgentStream",
     "CannedChatModel",
+    "FirstSave",
     "FloorChat",
     "FloorConstruct",
     "FloorModel",
@@ -79,12 +85,16 @@ __all__ = [
     "RichReplies",
     "RichStream",
     "SecondAgent",
+    "StoreSave",
+    "StoreTurn",
     "Workload",
     "WrongRunError",
     "add",
     "add_later",
     "bare_steps",
     "expect",
+    "explain",
     "make_functions",
     "make_tracing",
+    "missing_servers",
 ]

@@ -4,12 +4,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from itertools import cycle
 from typing import Any
 
+from pydantic_core import to_json
+
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
 from agentrt.event import TextBlockDeltaEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse
 from agentrt.state import StateStore
-from agentrt.tool import FunctionTool
+from agentrt.tool import FunctionTool, ToolBase
 from agentrt.types import JSONSchema, ToolChoice
 from benchmarks.workloads.script import (
     ANSWER,
@@ -23,12 +25,14 @@ from benchmarks.workloads.script import (
     Workload,
     add,
     expect,
+    explain,
     make_functions,
 )
 
 __all__ = [
     "AgentChat",
     "AgentConstruct",
+    "AgentDelegation",
     "AgentHeld",
     "AgentNew",
     "AgentStream",
@@ -145,6 +149,17 @@ def responses(rounds: int, calls: int = 1) -> list[ChatResponse]:
     return [*rounds_of_calls, ChatResponse([TextBlock(ANSWER)])]
 
 
+def held_messages(count: int) -> list[Msg]:
+    """Return the messages of a conversation so far."""
+    messages: list[Msg] = []
+    for number in range(count // 2):
+        messages += [
+            UserMsg("user", f"{number}: {QUESTION}"),
+            AssistantMsg("assistant", f"{number}: {ANSWER}"),
+        ]
+    return messages
+
+
 class AgentHeld(AgentChat):
     """A reply in a conversation that holds messages already: taken back after each reply, or growing."""
 
@@ -153,9 +168,7 @@ class AgentHeld(AgentChat):
     def __init__(self, held: int, *, takes_back: bool, rounds: int = 0, store: StateStore | None = None) -> None:
         super().__init__(rounds, store=store)
         self._held, self._takes_back = held, takes_back
-        for number in range(held // 2):
-            self._state.context.append(UserMsg("user", f"{number}: {QUESTION}"))
-            self._state.context.append(AssistantMsg("assistant", f"{number}: {ANSWER}"))
+        self._state.context += held_messages(held)
 
     async def prepare(self) -> None:
         if not self._takes_back:
@@ -175,6 +188,30 @@ class AgentHeld(AgentChat):
     def check(self) -> None:
         expect(len(self._state.context) >= self._held + 2, True)
         self._check_reply(self._state.context[-2:])
+
+
+class AgentDelegation(AgentChat):
+    """A reply in one round with one call: of an agent that answers at once, or of an async function."""
+
+    def __init__(self, *, asks_agent: bool) -> None:
+        super().__init__(0)
+        tool: ToolBase = FunctionTool(explain)
+        if asks_agent:
+            child = Agent(name="explain", system_prompt=SYSTEM_PROMPT, model=CannedChatModel(responses(0)))
+            tool = child.as_tool("Explain something.")
+        call = ToolCallBlock("call-0", "explain", to_json({"query": QUESTION}).decode())
+        self._agent = Agent(
+            name="assistant",
+            system_prompt=SYSTEM_PROMPT,
+            model=CannedChatModel([ChatResponse([call]), *responses(0)]),
+            toolkit=Toolkit(tools=[tool]),
+        )
+        self._state = self._agent.state
+
+    def check(self) -> None:
+        _, answer = self._state.context
+        results = [_text(block) for block in answer.get_content_blocks() if isinstance(block, ToolResultBlock)]
+        expect(results, [ANSWER])
 
 
 def _text(result: ToolResultBlock) -> str:

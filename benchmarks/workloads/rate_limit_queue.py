@@ -4,7 +4,7 @@ import anyio
 import anyio.lowlevel
 
 from agentrt_middleware.rate_limit.queue import Limiter
-from agentrt_middleware.rate_limit.usage_window import Limits
+from agentrt_middleware.rate_limit.usage_window import RateLimits
 from benchmarks.workloads.script import Workload, expect
 
 __all__ = ["CALLS", "AgentQueue", "FloorQueue"]
@@ -47,7 +47,7 @@ class AgentQueue(Workload):
         self._calls_of_caller = range(calls // CALLERS)
         self._expected_order = [caller for _ in self._calls_of_caller for caller in range(CALLERS)]
         self._order: list[int] = []
-        self._limits = Limits(requests_per_minute=1e9, tokens_per_minute=1e9, max_concurrency=1)
+        self._limits = RateLimits(requests_per_minute=1e9, tokens_per_minute=1e9, max_concurrency=1)
         self._limiter = Limiter(self._limits)
 
     async def __call__(self) -> None:

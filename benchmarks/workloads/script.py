@@ -19,6 +19,7 @@ __all__ = [
     "add_later",
     "bare_steps",
     "expect",
+    "explain",
     "make_functions",
 ]
 
@@ -70,6 +71,11 @@ async def add_later(a: int, b: int) -> str:
 
 
 add_later.__name__ = "add"  # the script asks for it under this name
+
+
+async def explain(query: str) -> str:
+    """Explain something."""
+    return ANSWER
 
 
 def make_functions(count: int = 10) -> list[Callable[..., str]]:

@@ -9,6 +9,7 @@ from agentrt.middleware import (
     DynamicContextMiddleware,
     LoggingMiddleware,
     ModelFallbackMiddleware,
+    PlanNotebook,
     RateLimitMiddleware,
     RetryMiddleware,
     TimeoutMiddleware,
@@ -35,6 +36,7 @@ IDLE: Mapping[str, Callable[[], MiddlewareBase]] = {
     "LoggingMiddleware": LoggingMiddleware,  # which logs only failures, as long as nobody sets up logging
     "LoggingMiddleware, switched off": lambda: LoggingMiddleware(quiet_logger()),
     "ModelFallbackMiddleware": lambda: ModelFallbackMiddleware([CannedChatModel()]),
+    "PlanNotebook": PlanNotebook,  # without a plan: it says so in each request
     "RateLimitMiddleware": lambda: RateLimitMiddleware(requests_per_minute=1e9, tokens_per_minute=1e9),
     "RetryMiddleware": RetryMiddleware,
     "TimeoutMiddleware": lambda: TimeoutMiddleware(total=3600),
