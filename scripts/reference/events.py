@@ -154,6 +154,7 @@ _FINISHED_REASONS: dict[FinishedReason, str] = {
     "exceed_budget": "was stopped by a layer, since a budget is used up",
     "guardrail": "was stopped by a layer, for what was asked or said",
     "error": "failed: the caller gets the exception, and `error` has the name of its class",
+    "failed": "killed its process too often, so that a runner gave it up; or it was stored and could not begin",
 }
 
 

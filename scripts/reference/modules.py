@@ -25,6 +25,7 @@ _WITH_PAGE = (
     "agentrt.errors",
     "agentrt.middleware",
     "agentrt.hooks",
+    "agentrt.probe",
     "agentrt.model",
     "agentrt.model.remote",
     "agentrt.formatter",
@@ -37,6 +38,12 @@ _WITH_PAGE = (
     "agentrt.module",
     "agentrt.session",
     "agentrt.memory",
+    "agentrt.plan",
+    "agentrt.rag",
+    "agentrt.embedding",
+    "agentrt.runner",
+    "agentrt.a2a",
+    "agentrt.serving",
     "agentrt.workspace",
     "agentrt.types",
 )
@@ -98,7 +105,7 @@ def _index() -> str:
     return f"""# Reference
 
 {GENERATED}
-Everything that is public, with its types. Five pages explain what crosses the border of a program:
+Everything that is public, with its types. Seven pages explain what crosses the border of a program:
 
 | page | what it says |
 |---|---|
@@ -106,7 +113,9 @@ Everything that is public, with its types. Five pages explain what crosses the b
 | [Hooks](hooks.md) | every hook: what it wraps, its types |
 | [Errors](errors.md) | every error: what it means and what to do |
 | [State](state.md) | what is saved of a conversation |
-| [Command line](command-line.md) | `agentrt chat` |
+| [Known models](models.md) | what models can do, by their names |
+| [Command line](command-line.md) | `agentrt chat`, `agentrt worker` and `agentrt serve` |
+| [HTTP](http.md) | the routes of a server, with an example of each |
 | [The catalogue](../middlewares/catalogue.md) | the middlewares that ship, with their options |
 
 ## Modules
@@ -177,7 +186,7 @@ def _has_hidden_base(thing: Any) -> bool:
     }
     bases = [base for base in thing.__mro__[1:] if base.__module__.startswith("agentrt")]
     public = [base for base in bases if base in documented]
-    return any(not any(issubclass(other, base) for other in public) for base in bases)
+    return any(not any(base in other.__mro__ for other in public) for base in bases)
 
 
 def _docstring(module: str) -> str:

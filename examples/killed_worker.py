@@ -1,0 +1,87 @@
+"""Kill a worker in the middle of a reply, and have another one finish it: all that they share is a file.
+
+The worker that is killed is a process of `agentrt worker`; the one that waits to take over is this process.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr
+from typing import Any
+
+from agentrt import Agent, Msg
+from agentrt.__main__ import main as run_command
+from agentrt.event import ReplyResumedEvent
+from agentrt.message import ToolCallBlock
+from agentrt.model import ScriptedChatModel
+from agentrt.runner import Runner
+from agentrt.state import SQLiteStore
+from agentrt.tool import FunctionTool, ToolContext
+
+CITIES = ("London", "Oslo", "Beijing")
+
+
+async def measure(city: str, context: ToolContext) -> str:
+    """Measure the temperature in a city, which takes a moment."""
+    await asyncio.sleep(0.5)
+    return f"{city} has {len(city)} degrees ({context.idempotency_key})"
+
+
+def next_step(messages: Sequence[Msg], _: object) -> Any:
+    """Play a model, in any process: measure in one city after the other, and then say so."""
+    calls = [call for message in messages for call in message.get_content_blocks("tool_call")]
+    if len(calls) < len(CITIES):
+        return [ToolCallBlock(str(len(calls)), "measure", f'{{"city": "{CITIES[len(calls)]}"}}')]
+    return f"It was measured in {', '.join(CITIES)}."
+
+
+# What the workers load. The tool may run again with the same key, so a call that was cut off is not in doubt.
+tools = [FunctionTool(measure, idempotent=True)]
+agent = Agent("assistant", "You measure.", ScriptedChatModel([next_step] * 100), tools=tools)
+
+
+def work(database: str) -> None:
+    """Be a worker, as the process of the command `agentrt worker` is."""
+    with redirect_stderr(sys.stdout):
+        run_command(["worker", "killed_worker:agent", "--store", f"sqlite:{database}"])
+
+
+async def main(database: str, worker: multiprocessing.Process) -> None:
+    logging.basicConfig(stream=sys.stdout, format="this process: %(message)s")
+    logging.getLogger("agentrt").setLevel(logging.INFO)  # of what it waits for, and what it takes over
+    store = SQLiteStore(database)
+    async with Runner(agent, store) as runner, asyncio.TaskGroup() as group:
+        handle = await runner.submit("weather", "How warm is it?", reply_id="demo")
+        standby: asyncio.Task[None] | None = None
+        async for event in handle.events():  # in this process: what the worker has saved
+            # The worker has begun, so this process can only wait for its end.
+            standby = standby or group.create_task(runner.work())
+            if isinstance(event, ReplyResumedEvent) and len(event.blocks) >= 2:
+                break  # one call has its result, and the next one begins
+        worker.kill()  # with SIGKILL: it can save nothing more
+        print("killed the worker in the middle of the reply", flush=True)
+        message = await handle.result()
+        print(message.get_text_content())
+        await runner.drain()
+        state = await store.load("weather")
+        assert state is not None
+        results = state.context[-1].get_content_blocks("tool_result")
+        print(*(f"  {result.state.value}: {result.text}" for result in results), sep="\n")
+
+
+if __name__ == "__main__":
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        # On Linux a copy of this process, which imports nothing again.
+        worker = multiprocessing.Process(target=work, args=[f"{folder}/agent.db"])
+        worker.start()
+        try:
+            asyncio.run(main(f"{folder}/agent.db", worker))
+        finally:
+            worker.kill()
+            worker.join()
+    print(f"in {time.monotonic() - begun:.1f} s")
