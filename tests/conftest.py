@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import AsyncGeneratorType
 
@@ -26,7 +27,7 @@ os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix) / "bytecode"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.time_limit"]
+pytest_plugins = ["tests.more_examples", "tests.time_limit"]
 
 FILES = Path("/proc/self/fd")
 
@@ -34,6 +35,12 @@ FILES = Path("/proc/self/fd")
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def resource_tracker_runs() -> None:
+    """Start what `multiprocessing` starts with the first process that it spawns, and never stops."""
+    resource_tracker.ensure_running()
 
 
 @pytest.fixture(autouse=True)

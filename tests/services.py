@@ -2,9 +2,44 @@
 
 import os
 import shutil
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn
+from urllib.parse import urlsplit
 
 import pytest
+
+
+class Service(NamedTuple):
+    """A server that tests share; `is_ours` says that nobody else uses it."""
+
+    url: str
+    is_ours: bool
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the URL has the port."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "127.0.0.1", parts.port or 0
+
+    def url_at(self, port: int) -> str:
+        """Return the URL of a proxy to it at that port of this machine."""
+        parts = urlsplit(self.url)
+        user, separator, _ = parts.netloc.rpartition("@")
+        return parts._replace(netloc=f"{user}{separator}127.0.0.1:{port}").geturl()
+
+
+@contextmanager
+def find_service(variable: str, start: Callable[[], Any]) -> Iterator[Service]:
+    """Return the server that the variable of the environment has the URL of, or one that is started and closed."""
+    if url := os.environ.get(variable):
+        yield Service(url, is_ours=False)
+        return
+    server = start()
+    try:
+        yield Service(server.url, is_ours=True)
+    finally:
+        server.close()
 
 
 def needs(service: str, *programs: str) -> None:

@@ -18,7 +18,7 @@ CONSOLE = ROOT / "agentrt" / "console"
 
 STARTS_TASKS = {"create_task", "ensure_future", "spawn_system_task"}
 SCOPES = {"CancelScope", "TaskGroup", "create_task_group", "fail_after", "move_on_after", "open_nursery", "timeout"}
-MOST_MODULES = 250  # of agentrt and of other distributions
+MOST_MODULES = 262  # of agentrt and of other distributions
 NOT_LOADED = (
     "agentrt.console",
     "agentrt.middleware",
@@ -33,6 +33,8 @@ NOT_LOADED = (
     "grpc",
     "html",
     "http.client",
+    "jsonschema",
+    "mcp",
     "httpx",
     "httpx2",
     "openai",
@@ -52,6 +54,11 @@ Find = Callable[[ast.AST], Iterator[ast.AST]]
 @cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache  # each rule looks at all of them
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    return list(ast.walk(tree))
 
 
 def find_places(find: Find, *exempt: Path) -> list[str]:
@@ -77,7 +84,7 @@ def name_of(node: ast.AST) -> str:
 
 def uses_of(refused: set[str]) -> Find:
     def find(tree: ast.AST) -> Iterator[ast.AST]:
-        for node in ast.walk(tree):
+        for node in nodes_of(tree):
             imported = isinstance(node, ast.ImportFrom) and any(alias.name in refused for alias in node.names)
             if imported or (name_of(node) in refused and not isinstance(node, ast.Call)):
                 yield node
@@ -86,7 +93,7 @@ def uses_of(refused: set[str]) -> Find:
 
 
 def metaclasses(tree: ast.AST) -> Iterator[ast.AST]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.ClassDef) and (
             any(keyword.arg == "metaclass" for keyword in node.keywords) or "type" in map(name_of, node.bases)
         ):
@@ -95,7 +102,7 @@ def metaclasses(tree: ast.AST) -> Iterator[ast.AST]:
 
 def prints(tree: ast.AST) -> Iterator[ast.AST]:
     # An agent's own `self.print(...)` shows a message, through a chain.
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_of(tree) if isinstance(node, ast.Call))
     return (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print")
 
 
@@ -108,7 +115,7 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def yields_under_a_scope(tree: ast.AST) -> Iterator[ast.AST]:
-    for function in ast.walk(tree):
+    for function in nodes_of(tree):
         if isinstance(function, ast.AsyncFunctionDef):
             for node in own_nodes(function):
                 if isinstance(node, ast.With | ast.AsyncWith) and _opens_a_scope(node):
@@ -120,7 +127,7 @@ def _opens_a_scope(node: ast.With | ast.AsyncWith) -> bool:
 
 
 def next_handlers(tree: ast.AST) -> Iterator[ast.AST]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ""
         if name.lower().replace("_", "") == "nexthandler":
             yield node
@@ -128,7 +135,7 @@ def next_handlers(tree: ast.AST) -> Iterator[ast.AST]:
 
 def loops_through_hooks(tree: ast.AST) -> Iterator[ast.AST]:
     """Find loops over something called `middlewares` that await, or that reach for a hook."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.For | ast.AsyncFor):
             iterated, bodies = [node.iter], node.body
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):

@@ -16,13 +16,16 @@ from benchmarks.instructions import count_instructions, has_valgrind
 from benchmarks.rows import Line, Row, added, exit_code, make_rows, markdown, per, render, slope, verdict
 from benchmarks.workloads import (
     IDLE,
+    STORES,
     AgentChat,
     AgentConstruct,
+    AgentDelegation,
     AgentHeld,
     AgentNew,
     AgentQueue,
     AgentReplies,
     AgentStream,
+    FirstSave,
     FloorChat,
     FloorConstruct,
     FloorNew,
@@ -35,6 +38,8 @@ from benchmarks.workloads import (
     RichReplies,
     RichStream,
     SecondAgent,
+    StoreSave,
+    StoreTurn,
     Workload,
     WrongRunError,
     add_later,
@@ -59,6 +64,11 @@ MAKERS: dict[str, Callable[[], Workload]] = {
     "a conversation that grows": lambda: AgentHeld(4, takes_back=False),
     "a conversation that is taken back": lambda: AgentHeld(4, takes_back=True),
     "a conversation that is saved": lambda: suite.SavedReplies(4),
+    "a save in a store": lambda: StoreSave(STORES["FileStateStore"], 4),
+    "a turn in a store": lambda: StoreTurn(STORES["FileStateStore"], 4),
+    "the first save": lambda: FirstSave(STORES["FileStateStore"], 4),
+    "a call of an agent": lambda: AgentDelegation(asks_agent=True),
+    "a call of a function": lambda: AgentDelegation(asks_agent=False),
     "floor, queue": lambda: FloorQueue(calls=8),
     "agentrt, queue": lambda: AgentQueue(calls=8),
     **{f"idle {name}": lambda make=make: AgentChat(rounds=2, within=[make()]) for name, make in IDLE.items()},
@@ -307,6 +317,21 @@ def test_a_group_brings_what_it_is_compared_with() -> None:
     assert {"W1/agentrt", "W3 N=0/agentrt", "trio W2/agentrt"} <= {one.key for one in chosen.series}
     assert {line.name for line in chosen.lines} == {line.name for line in suite.trio().lines}
     assert chosen.probes == []
+
+
+def test_a_store_without_its_server_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("DATABASE_URL", "REDIS_URL", "PATH"):
+        monkeypatch.setenv(variable, "")
+    chosen = suite.choose(["stores"])
+    assert chosen.notes == [
+        "PostgresStore is left out: postgres and initdb not found, and no DATABASE_URL",
+        "RedisStore is left out: redis-server not found, and no REDIS_URL",
+    ]
+    assert {line.name.partition(":")[0] for line in chosen.lines if ":" in line.name} == {
+        "FileStateStore",
+        "SQLiteStore",
+        "SQLiteStore(process)",
+    }
 
 
 class Counted(Workload):

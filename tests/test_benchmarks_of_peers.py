@@ -286,6 +286,7 @@ def test_a_wrong_argument_is_refused(arguments: list[str], capsys: pytest.Captur
     assert arguments[0] in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_process_prints_every_figure_of_its_peer() -> None:
     cells = program.measure_peer(Path(sys.executable), "floor", 0.0)
     figures = figures_by_column([{"floor": cells}], "floor")

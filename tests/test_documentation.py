@@ -37,6 +37,7 @@ def runner():
         yield runner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", all_programs(), ids=lambda program: program.name)
 def test_a_program_of_the_documentation_runs(program, runner):
     done = runner.run(program.source)
@@ -48,6 +49,7 @@ def test_a_program_of_the_documentation_runs(program, runner):
         assert re.fullmatch(shape_of(program.output), without_places(done.stdout), re.DOTALL), done.stdout
 
 
+@pytest.mark.slow
 def test_the_test_file_of_the_tutorial_passes(tmp_path):
     [program] = [program for program in programs_of(TESTING) if "\npytestmark = " in program.source]
     file = tmp_path / "test_shop.py"

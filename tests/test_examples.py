@@ -22,6 +22,11 @@ CALLS_FOR_A_MODEL = {"AGENTRT_MODEL", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OP
 
 EXPECTED_OUTPUT = {
     "approval.py": r"delete {\"path\": \"draft\.txt\"}\? \[.*\] The tool said: Deleted draft\.txt\.\n",
+    "ask_the_docs.py": (
+        r"(?s)\d+ pages are indexed\.\n\n> How do I record and replay a model\?\n.*\[1\]\n.*"
+        r"  \[1\] docs/how-to/test-agents\.md: .*\n\n> How are tokens counted.*"
+        r"  \[\d+\] docs/middlewares/rate-limit\.md: .*\n"
+    ),
     "custom_agent.py": (
         r"parrot: Hello there! Hello there!\n\(Hello there! Hello there! Thank you\.\)\n\['Hello there!'\]\n"
     ),
@@ -42,6 +47,18 @@ EXPECTED_OUTPUT = {
         r"Hello, world! \[instance\] \[class\]\nHello, world! \[instance\]\nadd gave 5 \(success\)\n5!\n"
         r"  1\. ActingHookMiddleware  agentrt\.agent\.hook_middleware:\d+\n"
     ),
+    "killed_worker.py": (
+        r"agentrt worker: ready: (\S+) works on .*\n"
+        r"(this process: waiting: \1 works on .*\n)?killed the worker in the middle of the reply\n"
+        r"this process: taking over reply demo of session 'weather' from \1\n"
+        r"this process: ready: .*\n"
+        r"It was measured in London, Oslo, Beijing\.\n"
+        r"(  success: .*\n){3}in \d+\.\d s\n"
+    ),
+    "memory_across_sessions.py": (
+        r"Monday, ann: Noted\.\nTuesday, ann: user: I am allergic to nuts\.\n"
+        r"Tuesday, bob: nothing is remembered\nforgotten: nothing is remembered\n"
+    ),
     "model_fallback.py": (
         r"Primary model failed: connection refused, switching to fallback\nHello from the other model\.\n"
     ),
@@ -53,6 +70,18 @@ EXPECTED_OUTPUT = {
     "msghub_debate.py": (
         r"Alice: .* \(Before me spoke: nobody\.\)\nBob: .* \(Before me spoke: Alice\.\)\n"
         r"(Carol: .*\n){2}Bob: .* \(Before me spoke: Alice, Bob, Carol\.\)\nJudge: .* was said by Alice\.\n"
+    ),
+    "plan.py": (
+        r"  Find the distance: todo, Divide by the pace: todo\n  Find the distance: in_progress, .*\n"
+        r"  Find the distance: done, Divide by the pace: in_progress\nThe distance is 363300 km\. Shall I continue\?\n"
+        r"The subtask at index 1, named 'Divide by the pace', is 'in_progress':\n"
+        r"  Find the distance: done, Divide by the pace: done\n  no plan\nIt takes 17000 hours\.\n"
+    ),
+    "production_stack.py": (
+        r"(?s)Agent 'shop': the chains, .*     wraps CacheMiddleware: what is kept is redacted\n.*"
+        r"(It is on its way\. \(4 requests\)\n){2}"
+        r"RedactionMiddleware must wrap CacheMiddleware \(what is kept is redacted\), but stands inside it: put "
+        r"RedactionMiddleware before CacheMiddleware\n"
     ),
     "quickstart.py": (
         r"(?s)Agent 'assistant': the chains, .*> Which file defines .*agentrt/hooks\.py defines 'MiddlewareBase' .*"
@@ -77,6 +106,10 @@ EXPECTED_OUTPUT = {
     "timing.py": (
         r"\[timing\] assistantscripted: \d+\.\d\ds\nGood things take time\.\n"
         r"\[timing\] assistantscripted: \d+\.\d\ds\nThis one was quick\.\n"
+    ),
+    "which_account.py": (
+        r"Which account shall I use\? {\"account\":\"work\"}\n"
+        r"The flight is booked\. It is paid from the account: private\n"
     ),
 }
 
@@ -108,7 +141,10 @@ def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(EXPECTED_OUTPUT)
 
 
-@pytest.mark.parametrize("name", EXPECTED_OUTPUT)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "quickstart.py")) for name in EXPECTED_OUTPUT],
+)
 def test_an_example_runs_and_prints_what_it_should(name: str, tmp_path: Path) -> None:
     finished = run(EXAMPLES / name, cwd=tmp_path)
 
@@ -173,6 +209,7 @@ def test_the_quickstart_calculates() -> None:
     assert f" = {first * second + 7}\n" in answer(f"What is {first} * {second} + 7?", ROOT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sum_", "expected"),
     [
@@ -187,6 +224,7 @@ def test_the_quickstart_says_why_it_cannot_do_a_sum(sum_: str, expected: str, fo
     assert expected in answer(f"What is {sum_}?", folder).splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["../secret.txt", "garden/../../secret.txt", "link.txt", "linked/secret.txt"])
 def test_the_quickstart_reads_nothing_outside_of_its_folder(path: str, folder: Path) -> None:
     (folder.parent / "secret.txt").write_text("the treasure is under the oak\n")
@@ -282,6 +320,7 @@ def server() -> Iterator[ModelServer]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spec", "model"), [({}, "gpt-5-mini"), ({"AGENTRT_MODEL": "openai:mine"}, "mine")])
 def test_the_quickstart_calls_the_model_of_the_environment(
     spec: dict[str, str], model: str, server: ModelServer, tmp_path: Path

@@ -162,7 +162,7 @@ def test_content_that_is_neither_str_nor_list_is_refused(content, shown):
 
 
 @pytest.mark.parametrize("cls", BLOCKS, ids=lambda cls: cls.__name__)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_every_block_takes_all_its_fields_by_keyword(cls, data):
     block = data.draw(anything(cls))
@@ -334,7 +334,7 @@ def test_a_result_of_a_tool_has_its_text(output, text):
 
 
 @given(anything(Msg))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_message_goes_to_json_and_back_unchanged(message):
     text = message.to_json()
     assert Msg.from_json(text) == message
@@ -357,7 +357,7 @@ def test_json_of_a_message_has_iso_8601_time_and_reads_numbers():
 
 
 @pytest.mark.parametrize("cls", BLOCKS, ids=lambda cls: cls.__name__)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_every_kind_of_block_comes_back_as_what_it_was(cls, data):
     message = AssistantMsg("a", [data.draw(anything(cls))])

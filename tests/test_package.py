@@ -100,7 +100,7 @@ def test_what_is_installed_without_extras_is_small(wheel: Path) -> None:
         # Bytecode is made by the installer, or on first use.
         sizes[name] = sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
         assert sizes[name] > 0
-    assert sum(sizes.values()) < 12_000_000, sizes
+    assert sum(sizes.values()) < 12 * 2**20, sizes
 
 
 def metadata_of(wheel: Path) -> Message:
@@ -286,3 +286,22 @@ def test_a_python_without_venv_is_told_what_to_install() -> None:
 
 def test_a_python_that_fits_draws_no_complaint() -> None:
     assert dev.find_obstacle((3, 11), has_venv=True) == ""
+
+
+IMPORTED = """
+import re, sys
+compile, patterns = re.compile, []
+def compile_and_note(*arguments):
+    if sys._getframe(1).f_globals["__name__"].startswith("agentrt"):
+        patterns.append(arguments)
+    return compile(*arguments)
+re.compile = compile_and_note
+import agentrt
+print(patterns)
+print([name for name in sys.modules if name.startswith(("agentrt.model.", "agentrt.formatter", "agentrt_middleware"))])
+"""
+
+
+def test_import_loads_no_provider_and_compiles_no_pattern(tmp_path: Path) -> None:
+    finished = run(sys.executable, "-c", IMPORTED, cwd=tmp_path)
+    assert finished.stdout.split() == ["[]", "[]"], finished.stderr

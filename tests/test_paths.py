@@ -13,6 +13,7 @@ from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Toolkit, UserM
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, ReplyClosedEvent, UserConfirmResultEvent
 from agentrt.hooks import HOOKS
 from agentrt.message import ToolCallBlock, ToolResultBlock
+from agentrt.middleware import Question
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from agentrt.tool import FunctionTool, ToolBase
@@ -150,6 +151,33 @@ async def resume_after_confirmation(layer: Counting) -> None:
     await agent.reply(UserConfirmResultEvent(reply_id, [ConfirmResult(True, waiting)]))
 
 
+class Asking(MiddlewareBase):
+    """Asks the user before its reply's first model call."""
+
+    def __init__(self) -> None:
+        self.ask = Question("go_on")
+
+    def list_tools(self):
+        return [self.ask]
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        scratch = agent.state_of(self)
+        if self.ask.answer(agent) is None and "asked" not in scratch:
+            scratch["asked"] = True
+            yield self.ask.message(agent, "Shall I go on?")
+            return
+        async for item in next_handler():
+            yield item
+
+
+async def layer_asks(layer: Counting) -> None:
+    agent = two_rounds(layer)
+    agent = agent.with_middlewares([layer, Asking()])
+    await agent.reply("go")
+    reply_id, waiting = parked(agent)
+    await agent.reply(UserConfirmResultEvent(reply_id, [ConfirmResult(True, waiting)]))
+
+
 class Elsewhere(ToolBase):
     """Add two numbers, somewhere else."""
 
@@ -259,6 +287,8 @@ ROWS: dict[Callable[[Counting], Awaitable[None]], dict[str, int]] = {
     sub_agent_resumed: ONE_TOOL | {"on_reply": 2, "on_check_permission": 2, "on_print": 0},
     resume_after_confirmation: ONE_TOOL | {"on_reply": 2, "on_check_permission": 2, "on_print": 5},
     resume_after_external_execution: ONE_TOOL | {"on_reply": 2, "on_acting": 0, "on_print": 5},
+    # The round that asks enters no model. Its question is decided on before and after the answer.
+    layer_asks: ONE_TOOL | {"on_reply": 2, "on_reasoning": 3, "on_check_permission": 3, "on_print": 7},
     handoff: HANDOFF,
     handoff_resumed: HANDOFF | {"on_reply": 3, "on_check_permission": 3, "on_print": 8},
     observe: dict.fromkeys(ONE_TOOL, 0) | {"on_observe": 1},

@@ -1,12 +1,13 @@
 """What a terminal would obey is spelt out, whoever wrote it."""
 
+import re
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt.text import escape_controls, mask, one_line
+from agentrt.text import escape_controls, lazy_pattern, mask, one_line
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,24 @@ def test_secret_is_masked_as_it_is_and_as_repr_shows_it(secret):
 
 def test_secret_that_begins_with_another_is_masked_whole():
     assert mask("first-secret-and-more", ["first-secret", "first-secret-and-more"]) == "***"
+
+
+def test_a_lazy_pattern_has_the_attributes_of_a_pattern() -> None:
+    pattern = lazy_pattern("a(?P<rest>.*)", re.IGNORECASE)
+    compiled = re.compile("a(?P<rest>.*)", re.IGNORECASE)
+    for _ in range(2):
+        match = pattern.fullmatch("Abc")
+        assert match is not None
+        assert match["rest"] == "bc"
+        assert pattern.sub("x", "ab") == "x"
+    assert (pattern.pattern, pattern.flags, pattern.groupindex) == (
+        compiled.pattern,
+        compiled.flags,
+        compiled.groupindex,
+    )
+
+
+def test_a_lazy_pattern_is_compiled_when_it_is_used() -> None:
+    pattern = lazy_pattern("(")
+    with pytest.raises(re.error):
+        pattern.search("")

@@ -99,6 +99,7 @@ def test_a_hanging_test_fails_and_the_others_run(tmp_path):
     assert done.stdout.count("ValueError: not now") >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("test", "name"), [(SHIELDED, "test_shielded[asyncio]"), (FIXTURE, "test_that_fails")])
 def test_a_test_that_nothing_stops_ends_the_process(test, name, tmp_path):
     done = run_pytest(tmp_path, test, grace=1.0)

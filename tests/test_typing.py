@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from agentrt import Agent
 from agentrt.agent import ReActAgentBase
 from agentrt.types import PostHookTypes, PreHookTypes
@@ -43,6 +45,7 @@ def write_user_code(folder: Path) -> None:
 # One run of each checker for all files, since most of its time is reading the libraries.
 
 
+@pytest.mark.slow
 def test_mypy_finds_one_mistake_in_the_code_of_users(tmp_path):
     write_user_code(tmp_path)
     report = report_of_mypy(tmp_path)
@@ -53,6 +56,7 @@ def test_mypy_finds_one_mistake_in_the_code_of_users(tmp_path):
     assert "user_code" not in report
 
 
+@pytest.mark.slow
 def test_pyright_finds_one_mistake_in_the_code_of_users(tmp_path):
     write_user_code(tmp_path)
     report = report_of_pyright(tmp_path)

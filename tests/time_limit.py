@@ -1,6 +1,6 @@
 """A pytest plugin: a time limit for each test, so that a test that hangs fails instead.
 
-The limit is 120 seconds, 30 minutes for a test marked `slow`, and `@pytest.mark.time_limit(seconds)` sets another one.
+The limit is 120 seconds, 15 minutes for a test marked `slow`, and `@pytest.mark.time_limit(seconds)` sets another one.
 `--time-limit=SECONDS` changes the first. An alarm signal, where there is one, ends the test: an async test is cancelled
 inside its event loop, without a deadline that the test could see, and its fixtures are torn down as ever; in a sync
 test an exception is raised.
@@ -26,7 +26,7 @@ import pytest
 import trio
 
 LIMIT = 120.0  # seconds; a busy machine may be ten times slower than an idle one
-SLOW_LIMIT = 1800.0
+SLOW_LIMIT = 900.0
 GRACE = 30.0  # for the first two stages to do their work
 
 _STDERR = pytest.StashKey[int]()

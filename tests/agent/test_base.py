@@ -16,6 +16,7 @@ from agentrt.agent import ReActAgentBase
 from agentrt.agent.overrides import custom_reply
 from agentrt.errors import ChainContractError, ChainError, ConfigError, MiddlewareConfigError, UsageError
 from agentrt.event import CustomEvent, ReplyEndEvent, ReplyStartEvent
+from agentrt.model import ScriptedChatModel
 from agentrt.module import StateModule
 
 
@@ -862,3 +863,14 @@ async def test_an_overridden_method_says_that_init_was_forgotten():
 def test_what_cannot_be_used_is_refused_at_once(misuse, words):
     with pytest.raises(UsageError, match=words):
         misuse(Echo())
+
+
+def test_conversations_share_an_audience_until_one_changes_it() -> None:
+    agent = Agent("a", "You answer.", ScriptedChatModel(["Yes."]))
+    other = agent.with_state(AgentState())
+    assert other.live_conversation.audience is agent.live_conversation.audience
+    other.set_msg_queue_enabled(True)
+    other.set_console_output_enabled(True)
+    assert agent.msg_queue is None
+    assert not agent.live_conversation.audience.shows
+    assert other.live_conversation.audience.shows

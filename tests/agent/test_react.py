@@ -109,7 +109,7 @@ async def test_another_conversation_has_its_own_context_and_memory():
     assert await remembered(agent) == ["a", "one"]
 
 
-@pytest.mark.parametrize("option", ["parallel_tool_calls", "enable_meta_tool", "long_term_memory", "plan_notebook"])
+@pytest.mark.parametrize("option", ["compression_config", "tts_model"])
 def test_an_option_of_then_is_refused_with_what_does_it_now(option):
     with pytest.raises(ConfigError, match=rf"ReActAgent\({option}=...\) is not an option: \w"):
         ReActAgent("friday", "", None, **{option: None})
@@ -121,6 +121,13 @@ def test_rounds_are_limited_in_one_way_only():
     assert agent_of(react_config=ReActConfig(max_iters=4)).react_config.max_iters == 4
     with pytest.raises(ConfigError, match=r"not both: write ReActConfig\(max_iters=3\)"):
         agent_of(max_iters=3, react_config=ReActConfig())
+
+
+def test_tool_calls_run_one_after_the_other_unless_asked_for():
+    assert not agent_of().react_config.parallel_tool_calls
+    assert agent_of(parallel_tool_calls=True).react_config.parallel_tool_calls
+    with pytest.raises(ConfigError, match=r"not both: write ReActConfig\(parallel_tool_calls=False\)"):
+        agent_of(parallel_tool_calls=False, react_config=ReActConfig())
 
 
 def test_a_memory_of_another_type_is_refused_with_its_value():

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -178,9 +178,11 @@ def test_text_says_why_each_layer_stands_where_it_does() -> None:
     place = place_of(Guard.on_acting)
     assert acting.splitlines()[1:-1] == [
         f"  1. Outer  {place}",
-        "     outermost; wraps Middle",
+        "     outermost",
+        "     wraps Middle",
         f"  2. Middle  {place}",
-        "     inside Outer; wraps Inner",
+        "     inside Outer",
+        "     wraps Inner",
         f"  3. Guard  {place}",
         f"  4. Inner  {place}",
         "     inside Middle",
@@ -203,6 +205,22 @@ def test_mermaid_gives_the_reason_in_the_box_of_the_layer() -> None:
     place = place_of(Guard.on_acting)
     assert f'on_acting_1["Outer<br/>{place}<br/>outermost<br/>wraps Inner"]' in text
     assert f'on_acting_2["Inner<br/>{place}<br/>inside Outer"]' in text
+
+
+def test_reasons_follow_the_layers_that_they_hold_for() -> None:
+    class Both(Guard):
+        wraps: ClassVar = {"Middle": "it sees both", "Inner": "it sees both"}
+        wrapped_by: ClassVar = {Outer: "it is seen"}
+
+    class Other(Guard):
+        pass
+
+    chains = compile_with(Outer("1"), Both("2"), Other("3"), Inner("4"))
+    hooks = json.loads(explain(chains, "assistant", CORES, {}, "json"))["hooks"]
+    [acting] = [hook for hook in hooks if hook["hook"] == "on_acting"]
+    reasons = [layer.get("because") for layer in acting["layers"]]
+    assert reasons[1] == ["inside Outer: it is seen", "wraps Inner: it sees both"]
+    assert reasons[3] == ["inside Both: it sees both"]
 
 
 def test_layers_of_other_chains_are_not_given_as_reasons() -> None:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -504,6 +504,27 @@ def test_a_middleware_does_not_meet_its_own_requirement() -> None:
 
 def test_wraps_and_wrapped_by_do_not_require_anything() -> None:
     compile_with(Wraps(), WrappedBy())
+
+
+class WithReasons(MiddlewareBase):
+    wraps: ClassVar = {Plain: "it counts calls"}
+    wrapped_by: ClassVar = {"Guard": "what is guarded is counted"}
+
+
+def test_a_refusal_gives_the_reason_of_the_order() -> None:
+    compile_with(Guard("1"), WithReasons(), Plain())
+    text = refusal(Child(), WithReasons())
+    assert "WithReasons must wrap Child (it counts calls), but stands inside it: put " in text
+    text = refusal(WithReasons(), Guard("1"))
+    assert "must be wrapped by Guard (what is guarded is counted), but stands outside it: put " in text
+
+
+@pytest.mark.parametrize("reason", ["", None, 7, ["why"]])
+def test_a_reason_must_be_words(reason: Any) -> None:
+    class Wordless(MiddlewareBase):
+        wraps: ClassVar = {"Plain": reason}
+
+    assert "Wordless.wraps must give a reason in words for each" in refusal(Wordless())
 
 
 def test_constraints_are_checked_and_never_used_to_reorder() -> None:

@@ -909,6 +909,7 @@ anyio.run(again, backend=backend)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="os.kill is different here")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(("where", "told"), [("model", "next"), ("tool", "interrupted next"), ("tools", None)])

@@ -52,6 +52,7 @@ def test_a_conversation_through_a_pipe_is_plain_text(tmp_path):
     assert {char for char in done.stdout if ord(char) < 32} == {"\n"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "code"),
     [("fail\n", 1), ("hello\nfail\n/help\n", 1), ("fail\n/quit\n", 1), ("fail\nhello\n", 0), ("", 0)],
@@ -249,6 +250,7 @@ def test_a_reader_that_leaves_ends_the_program_with_one_line(tmp_path):
     assert (process.returncode, complaints) == (1, b"agentrt: standard output can no longer be written: Broken pipe\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("said", ["hello\nhello\n", "/explain\n", "/help\n", "wait\n"])
@@ -268,6 +270,7 @@ def test_a_full_disk_ends_the_program_with_one_line(said, unbuffered, tmp_path):
     assert done.returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
 @pytest.mark.parametrize("errors", ["2>&-", "2>/dev/full"])
 def test_a_conversation_needs_no_standard_error(errors, tmp_path):
@@ -287,6 +290,7 @@ def test_a_conversation_needs_no_standard_error(errors, tmp_path):
     assert "HEARD 3: **hello**" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_second_program_on_a_session_file_may_not_save(tmp_path):
     arguments = [*SLOW, "--session", "talk.json"]
     command = [sys.executable, "-m", "agentrt.console", *arguments]
@@ -307,6 +311,7 @@ def test_the_second_program_on_a_session_file_may_not_save(tmp_path):
     assert [message.get_text_content() for message in context if message.role == "user"] == ["one", "two"]
 
 
+@pytest.mark.slow
 def test_a_file_in_the_current_folder_shadows_no_module(tmp_path):
     for name in ("rich", "openai", "readline"):
         (tmp_path / f"{name}.py").write_text("print('TAKEN IN')", encoding="utf-8")

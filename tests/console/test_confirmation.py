@@ -62,6 +62,7 @@ def test_each_call_is_asked_about_and_a_reason_reaches_the_model(tmp_path):
     assert "bye" in lines
 
 
+@pytest.mark.slow
 def test_a_question_stays_over_sessions_and_new_forgets_it(tmp_path):
     arguments = [*ASKS, "--session", "talk.json"]
     assert "[question]" in piped(arguments, "tidy up\n", tmp_path).stdout

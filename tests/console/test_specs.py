@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from agentrt.console.specs import load_model, load_toolkit
+from agentrt.console.specs import load_mcp_servers, load_model, load_toolkit
 from agentrt.errors import ConfigError
 from agentrt.model import RulesChatModel
 
@@ -112,3 +112,13 @@ def test_a_spec_that_names_no_model_is_refused_with_the_reason(spec, complaint, 
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(ConfigError, match=complaint):
         load_model(spec)
+
+
+def test_mcp_servers_are_commands_urls_and_files(tmp_path):
+    path = tmp_path / "servers.json"
+    path.write_text('{"mcpServers": {"files": {"command": "npx", "args": ["-y", "files"]}}}')
+    toolsets = load_mcp_servers(["uvx 'my server' --fast", "https://example.com/mcp", str(path)])
+    assert [toolset.name for toolset in toolsets] == ["server", "server2", "files"]
+    assert (toolsets[0]._command, toolsets[1]._url) == (["uvx", "my server", "--fast"], "https://example.com/mcp")
+    with pytest.raises(ConfigError, match="must be a list of str"):
+        load_mcp_servers([""])

@@ -18,6 +18,7 @@ def things(tmp_path: Path) -> None:
     put_things(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rich", [True, False], ids=["rich", "plain"])
 def test_ctrl_c_stops_a_reply_or_a_tool_not_the_conversation(rich, tmp_path):
     with Terminal([*SLOW, "--session", "talk.json"], tmp_path, rich=rich) as terminal:
@@ -107,6 +108,7 @@ def test_a_model_without_tools_is_shown_how_to_get_some(tmp_path):
 ASKING = ["chat", "--model", "things:Slow", "--tools", "things:asking_tools"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("readline", [True, False])
 @pytest.mark.parametrize("typed", ["y\n", "y\ny\nyes\n" * 1000, "y"], ids=["a line", "a long paste", "half a line"])
 def test_input_typed_before_a_question_does_not_answer_it(typed, readline, tmp_path):
@@ -137,6 +139,7 @@ def test_typing_before_the_program_starts_answers_no_question(tmp_path):
         assert "ASKED AND DONE" not in terminal.transcript
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("readline", "term"), [(True, "xterm"), (True, "dumb"), (False, "xterm")])
 def test_a_paste_of_several_lines_is_one_message(readline, term, tmp_path):
     arguments = [*SLOW, "--session", "talk.json"]

@@ -1,6 +1,9 @@
 """Layers that emit events while they wait say so; who does not is told what to write."""
 
+import gc
+import sys
 import warnings
+import weakref
 
 import anyio
 import pytest
@@ -209,3 +212,26 @@ async def test_helper_of_two_hooks_is_warned_of_in_the_late_one():
 
     _, messages = await reply_and_warnings(Helped())
     assert len(messages) == 1
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="others have no reference counts")
+async def test_what_a_tool_has_is_freed_after_it_emitted():
+    kept = []
+
+    class Large:
+        pass
+
+    async def emit_and_leave(context: ToolContext) -> str:
+        large = Large()
+        kept.append(weakref.ref(large))
+        context.emit(CustomEvent("emitted"))
+        return "left"
+
+    agent = agent_of([[call("1", "emit_and_leave")], "Done."], emit_and_leave)
+    gc.disable()
+    try:
+        await agent.reply("go")
+        assert [ref() for ref in kept] == [None]
+    finally:
+        gc.enable()

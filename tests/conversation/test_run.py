@@ -14,6 +14,7 @@ FOR_HOOKS = {
     *("agent", "parent", "depth", "root", "ask_model"),
     *("id", "deps", "toolkit", "is_internal", "is_seen", "purpose", "ended", "deadline", "now", "new_id"),
     *("next_seq", "scratch", "call_name", "estimate_tokens", "emit", "relay", "continue_with", "stop"),
+    *("hidden_call", "is_handed_over"),
 }
 
 

@@ -235,6 +235,7 @@ async def test_failure_of_the_reply_leaves_its_text() -> None:
     assert read == ["one "]
 
 
+@pytest.mark.slow
 async def test_text_that_is_cancelled_while_it_waits_closes_the_reply() -> None:
     async def wait() -> str:
         """Wait for ever."""

@@ -19,7 +19,7 @@ USAGE = ChatUsage(5, 3, 2, 1)
 
 def decoder(taken: Iterable[str] = ()) -> Decoder:
     numbers = count(1)
-    return Decoder("r", lambda: f"r-{next(numbers)}", dict.fromkeys(taken), "tester")
+    return Decoder("r", lambda: f"r-{next(numbers)}", dict.fromkeys(taken, True), "tester")
 
 
 def piece(*content: ContentBlock) -> ChatResponse:

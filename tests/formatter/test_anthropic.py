@@ -403,3 +403,10 @@ def test_the_name_of_a_pdf_is_its_title():
     result = ToolResultBlock("1", "read", [pdf])
     turns = contents_of(UserMsg("u", [pdf]), AssistantMsg("a", [ToolCallBlock("1", "read", "{}"), result]))
     assert turns[0][0]["title"] == turns[2][0]["content"][0]["title"] == "report.pdf"
+
+
+@pytest.mark.parametrize("signature", ['openai:{"id": "rs_1"}', 'gemini:{"signature": "c2ln", "is_of_call": true}'])
+def test_thoughts_that_another_provider_signed_stay_out(signature):
+    reply = AssistantMsg("a", [ThinkingBlock("hm", signature=signature), TextBlock("Done.")])
+    *_, turn = format_anthropic([UserMsg("user", "Hi"), reply])["messages"]
+    assert turn == {"role": "assistant", "content": [{"type": "text", "text": "Done."}]}

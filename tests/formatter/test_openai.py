@@ -249,7 +249,8 @@ def test_messages_without_anything_to_say_are_left_out() -> None:
         AssistantMsg("a", [ThinkingBlock("hm")]),
     ]
 
-    assert format_openai(empty) == []
+    assert format_openai([*empty, UserMsg("user", "Hi")]) == [{"role": "user", "content": "Hi"}]
+    assert format_openai(empty) == [{"role": "user", "content": "(The conversation starts here.)"}]
 
 
 blocks = st.one_of(

@@ -612,10 +612,12 @@ async def test_a_call_without_a_result_is_never_summarised():
 
 
 async def test_hints_and_pictures_survive_the_telling():
-    told = [HintBlock("mind the gap"), TextBlock("so"), ProviderBlock("anthropic", "{}")]
+    sources = ProviderBlock("openai", '{"type": "citations", "citations": [{"url": "https://tea.test"}]}')
+    told = [HintBlock("mind the gap"), TextBlock("so"), ProviderBlock("anthropic", "{}"), sources]
     agent = agent_with(Model([]), context=[AssistantMsg("tester", told), *talk(3)])
     await agent.compress_context()
-    assert "[note: mind the gap]\nso\n[uses a tool of anthropic]" in agent.model.summarised[0]
+    (shown,) = agent.model.summarised
+    assert "[note: mind the gap]\nso\n[uses a tool of anthropic]\n[sources: https://tea.test]" in shown
 
 
 async def test_a_long_history_is_counted_once(monkeypatch):

@@ -672,12 +672,20 @@ def play(machine: type[Conversation], examples: int) -> None:
     sys.stdout.writelines(f"{count:5} {what}\n" for what, count in sorted(machine.fired.items()))
 
 
+@pytest.mark.slow
 def test_a_conversation_stays_whole_whatever_is_done_to_it():
+    play(Conversation, 40)
+    assert {"a whole confirmation", "another answer"} <= {*Conversation.fired}
+
+
+@pytest.mark.slow
+def test_a_conversation_stays_whole_in_whatever_can_happen():
     play(Conversation, 200)
     never = HAPPENS - {*Conversation.fired}
     assert not never
 
 
+@pytest.mark.slow
 def test_a_saved_conversation_stays_whole_whatever_is_done_to_it(tmp_path):
     ConversationInFiles.directory = tmp_path
     play(ConversationInFiles, 25)

@@ -381,6 +381,7 @@ anyio.run(main, backend=backend)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to be received")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(("where", "reason"), [("answers", "completed"), ("hangs", "interrupted")])

@@ -211,10 +211,12 @@ async def test_what_hangs_is_stopped_when_the_time_is_up(said, tool):
 @pytest.mark.parametrize("pause", [None, 0.001])
 async def test_an_endless_stream_is_stopped_when_the_time_is_up(pause):
     agent = Agent("a", model=Chatty(pause), react_config=ReActConfig(max_seconds=0.05, max_output=1_000_000_000))
-    assert (await order_of(agent)).endswith("TX_DELTA+ TX_END ME RE(exceed_max_seconds) Msg")
+    order = (await order_of(agent)).replace("+", "")  # a busy machine may have time for one delta only
+    assert order.endswith("TX_DELTA TX_END ME RE(exceed_max_seconds) Msg")
     await assert_well(agent, "exceed_max_seconds")
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_finds_the_end_at_its_next_step():
     agent = agent_of(["one two three", "next"], react_config=ReActConfig(max_seconds=2))
     names = []
@@ -227,6 +229,7 @@ async def test_a_slow_reader_finds_the_end_at_its_next_step():
     await assert_well(agent, "exceed_max_seconds")
 
 
+@pytest.mark.slow
 async def test_time_that_is_spent_waiting_for_somebody_does_not_count():
     agent = agent_of([[call("1", "add", a=1, b=1)], "done"], FunctionTool(add, ask=True))
     agent.react_config = ReActConfig(max_seconds=2)

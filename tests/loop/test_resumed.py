@@ -100,7 +100,7 @@ class Keeps(InMemoryStateStore):
 
     def __init__(self, state: AgentState) -> None:
         super().__init__()
-        self._saved = {state.session_id: (state.revision, b"")} if state.revision else {}
+        state.revision = 0  # this store has nothing yet
         self.session_id = state.session_id
         self.left: AgentState | None = None
 

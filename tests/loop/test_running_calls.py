@@ -13,6 +13,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionDecision, PermissionRule
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import OpenQuestion, ToolBase, ToolContext, ToolResponse
+from agentrt.tool import context as context_module
 from tests.loop.helpers import agent_of, call, items_of, order_of
 
 pytestmark = pytest.mark.anyio
@@ -327,6 +328,21 @@ async def test_what_is_kept_and_has_no_json_form_is_named(with_store: bool) -> N
         await agent.reply("go")
     assert len(AgentState.model_validate_json(agent.state.model_dump_json()).context) == 4
     assert (await agent.reply("and now?")).get_text_content() == "Done."
+
+
+async def test_a_call_that_keeps_too_much_is_named_with_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hoarding(Ask):
+        async def call(self, names: list[str], context: ToolContext) -> Any:
+            context.kept.update(a="x" * 600, b="x" * 600)
+            await context.save()
+
+    monkeypatch.setattr(context_module, "_MAX_SAVED", 1_000)
+    agent = agent_of([[call("1", "ask", names=[])], "Done."], Hoarding())
+    await agent.reply("go")
+    [result] = agent.state.context[-1].get_content_blocks("tool_result")
+    assert result.state == "error"
+    assert "the tool 'ask' keeps 1,2" in result.text
+    assert "a call may keep 1,000" in result.text
 
 
 async def test_output_before_a_wait_is_replaced_by_the_whole_result() -> None:

@@ -4,6 +4,7 @@
 all the rest. Random conversations go both ways here, and so do those that are cancelled somewhere.
 """
 
+import functools
 import json
 import re
 from collections.abc import AsyncGenerator
@@ -140,6 +141,24 @@ async def release(n: int, context: ToolContext) -> ToolResponse | str:
     return f"entered {context.kept['entries']} times"
 
 
+def step_aside(hook: Any) -> Any:
+    """Have the hook return the next layer's stream itself."""
+
+    @functools.wraps(hook)
+    def entry(self: Any, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+        return next_handler(**input_kwargs)
+
+    return entry
+
+
+class Aside(MiddlewareBase):
+    """Is a layer around each reply that does not see it."""
+
+    @step_aside
+    async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+        yield
+
+
 class Passing(MiddlewareBase):
     """Passes tool calls on, and changes what comes back."""
 
@@ -205,6 +224,7 @@ class Setting:
     max_output: int
     max_iters: int
     emits: bool
+    steps_aside: bool
     is_stored: bool
     change: str | None
     max_tool_calls: int
@@ -215,6 +235,7 @@ SETTINGS = st.builds(
     st.lists(TURNS, max_size=4),
     st.sampled_from([5, 100, 100_000]),
     st.integers(1, 4),
+    st.booleans(),
     st.booleans(),
     st.booleans(),
     st.sampled_from([None, None, "pass", "keep", "add", "lose"]),
@@ -252,7 +273,11 @@ async def converse(setting: Setting, is_seen: bool) -> list[Any]:
             FunctionTool(stop, is_concurrency_safe=False),
             FunctionTool(release, is_resumable=True),
         ],
-        middlewares=[*([Emitting()] if setting.emits else []), *([Passing(setting.change)] if setting.change else [])],
+        middlewares=[
+            *([Aside()] if setting.steps_aside and not is_seen else []),
+            *([Emitting()] if setting.emits else []),
+            *([Passing(setting.change)] if setting.change else []),
+        ],
         state=AgentState(session_id="s", permission_context=PermissionContext(rules=rules)),
         state_store=store,
         react_config=ReActConfig(
@@ -291,3 +316,57 @@ def test_a_reply_that_nobody_reads_is_the_same_reply(backend, setting):
     seen = anyio.run(converse, setting, True, backend=backend)
     unseen = anyio.run(converse, setting, False, backend=backend)
     assert unseen == seen
+
+
+@pytest.mark.anyio
+async def test_a_layer_that_steps_aside_does_not_read_the_reply():
+    class Giving(MiddlewareBase):
+        @staticmethod
+        def give_deps(hook: Any) -> Any:
+            @functools.wraps(hook)
+            def entry(self: Any, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+                agent.run.deps = "given by the layer"
+                agent.run.emit(HintBlockEvent("", "hint", "said before the reply", "layer"))
+                return next_handler(**input_kwargs)
+
+            return entry
+
+        @give_deps
+        async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+            yield
+
+    async def look(context: ToolContext) -> str:
+        """Tell what the tool has."""
+        return f"{context.deps}, seen: {context.run.is_seen}"
+
+    turns = [Turn([ToolCallBlock("1", "look", "{}")], False, True, None, None, False, None, 9)]
+    agent = Agent("tester", model=PlayedModel(turns), tools=[look], middlewares=[Giving()])
+    await agent.reply("go", deps="given by the caller")
+    hint, _, result, answer = agent.state.context[-1].content
+    assert hint.hint == "said before the reply"
+    assert result.output[0].text == "given by the layer, seen: False"
+    assert answer.text == "That is all."
+
+
+@pytest.mark.anyio
+async def test_a_layer_that_fails_before_it_steps_aside_ends_the_reply():
+    class Failing(MiddlewareBase):
+        @staticmethod
+        def fail(hook: Any) -> Any:
+            @functools.wraps(hook)
+            def entry(self: Any, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+                raise LookupError("no")
+
+            return entry
+
+        @fail
+        async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> AsyncGenerator[Any, None]:
+            yield
+
+    agent = Agent("tester", model=PlayedModel([]), middlewares=[Failing()])
+    with pytest.raises(LookupError) as caught:
+        await agent.reply("go")
+    assert "raised by Failing in on_reply" in caught.value.__notes__[0]
+    assert agent.state.last_reply is not None
+    assert agent.state.last_reply.finished_reason == "error"
+    assert agent.waiting() is None

@@ -1,4 +1,4 @@
-"""Messages in, messages out, and nothing shared on the way."""
+"""The state of a memory in this process: all of its messages, in JSON."""
 
 import json
 import traceback
@@ -8,175 +8,15 @@ import pytest
 
 from agentrt.errors import SessionCorrupt, SessionUnserializable
 from agentrt.memory import InMemoryMemory, MemoryBase
-from agentrt.message import Base64Source, DataBlock, HintBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock, UserMsg
+from agentrt.message import Base64Source, DataBlock, HintBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.module import StateModule
-
-
-def message(text: str, **fields: Any) -> Msg:
-    return UserMsg("user", text, id=text, **fields)
+from tests.memory.test_memory import fill, message, texts
 
 
 async def filled() -> InMemoryMemory:
     memory = InMemoryMemory()
-    await memory.add([message("one"), message("two")])
-    await memory.add(message("three"), marks="hint")
-    await memory.add(message("four"), marks=["hint", "old"])
+    await fill(memory)
     return memory
-
-
-async def texts(memory: MemoryBase, *arguments: Any, **options: Any) -> list[Any]:
-    return [msg.content for msg in await memory.get_memory(*arguments, **options)]
-
-
-# Adding
-
-
-async def test_messages_come_back_in_their_order():
-    memory = await filled()
-    await memory.add(None)
-    await memory.add([])
-    assert await texts(memory) == ["one", "two", "three", "four"]
-    assert await memory.size() == 4
-
-
-async def test_a_message_that_is_known_by_its_id_is_added_once():
-    memory = await filled()
-    await memory.add([message("one"), message("new"), message("new")], marks="again")
-    assert await texts(memory) == ["one", "two", "three", "four", "new"]
-    assert await texts(memory, "again") == ["new"]
-
-
-async def test_duplicates_are_added_where_they_are_wanted():
-    memory = await filled()
-    await memory.add([message("one"), message("one")], allow_duplicates=True)
-    assert await texts(memory) == ["one", "two", "three", "four", "one", "one"]
-
-
-async def test_stored_and_returned_messages_are_copies():
-    memory, given, marks = InMemoryMemory(), UserMsg("user", [TextBlock("text")], metadata={"a": [1]}), ["m"]
-    await memory.add(given, marks)
-    for each in (given, *await memory.get_memory()):
-        each.content[0].text = "changed"
-        each.content.append(TextBlock("more"))
-        each.metadata["a"].append(2)
-    marks.append("more")
-    (kept,) = await memory.get_memory("m")
-    assert (kept.get_text_content(), kept.metadata) == ("text", {"a": [1]})
-    assert await memory.get_memory("more") == []
-
-
-@pytest.mark.parametrize("bad", ["text", [message("x"), "text"], {"id": 1}])
-async def test_object_that_is_not_a_message_is_refused(bad):
-    memory = InMemoryMemory()
-    with pytest.raises(TypeError, match="takes a Msg, a list of them or None, not a str"):
-        await memory.add(bad)
-    assert await memory.size() == 0
-
-
-# Finding
-
-
-async def test_messages_are_found_by_their_marks_and_left_out_by_them():
-    memory = await filled()
-    assert await texts(memory, "hint") == ["three", "four"]
-    assert await texts(memory, exclude_mark="hint") == ["one", "two"]
-    assert await texts(memory, mark="hint", exclude_mark="old") == ["three"]
-    assert await texts(memory, "none") == []
-
-
-async def test_summary_precedes_the_messages_unless_switched_off():
-    memory = await filled()
-    await memory.update_compressed_summary("so far")
-    first, *rest = await memory.get_memory(exclude_mark="hint")
-    assert (first.content, first.role, len(rest)) == ("so far", "user", 2)
-    assert await texts(memory, "hint", prepend_summary=False) == ["three", "four"]
-    assert await memory.size() == 4
-
-
-# Removing
-
-
-async def test_messages_are_deleted_by_id():
-    memory = await filled()
-    assert await memory.delete(["one", "three", "unknown"]) == 2
-    assert await texts(memory) == ["two", "four"]
-    assert await memory.delete("two") == 1
-
-
-async def test_messages_are_deleted_by_any_of_some_marks():
-    memory = await filled()
-    assert await memory.delete_by_mark("old") == 1
-    assert await memory.delete_by_mark(["none", "hint"]) == 1
-    assert await memory.delete_by_mark([]) == 0
-    assert await texts(memory) == ["one", "two"]
-
-
-async def test_clearing_forgets_the_summary_too():
-    memory = await filled()
-    await memory.update_compressed_summary("so far")
-    await memory.clear()
-    assert (await memory.get_memory(), await memory.size()) == ([], 0)
-
-
-# Marking
-
-
-async def test_a_mark_is_put_on_all_or_on_some():
-    memory = await filled()
-    assert await memory.update_messages_mark("new", msg_ids=["one", "three"]) == 2
-    assert await texts(memory, "new") == ["one", "three"]
-    assert await texts(memory, "hint") == ["three", "four"]
-    assert await memory.update_messages_mark("all") == 4
-    assert await texts(memory, "all") == ["one", "two", "three", "four"]
-
-
-async def test_a_mark_takes_the_place_of_another():
-    memory = await filled()
-    assert await memory.update_messages_mark("old", old_mark="hint") == 2
-    assert await texts(memory, "hint") == []
-    assert await texts(memory, "old") == ["three", "four"]
-    assert [marks for _, marks in memory.content] == [[], [], ["old"], ["old"]]
-
-
-async def test_a_mark_is_taken_off():
-    memory = await filled()
-    assert await memory.update_messages_mark(None, old_mark="hint", msg_ids=["one", "four"]) == 1
-    assert [marks for _, marks in memory.content] == [[], [], ["hint"], ["old"]]
-
-
-async def test_an_update_without_a_mark_is_refused():
-    with pytest.raises(ValueError, match="needs a new_mark to add"):
-        await InMemoryMemory().update_messages_mark(None)
-
-
-async def test_invalid_mark_is_refused_by_name():
-    memory = await filled()
-    for work, name in (
-        (memory.get_memory(1), "mark"),
-        (memory.get_memory(exclude_mark=["hint"]), "exclude_mark"),
-        (memory.update_messages_mark(1), "new_mark"),
-        (memory.update_messages_mark("x", 1), "old_mark"),
-        (memory.add(message("x"), marks=[1]), "marks"),
-        (memory.delete([1]), "msg_ids"),
-        (memory.delete_by_mark([None]), "mark"),
-        (memory.update_compressed_summary(None), "a memory's summary"),
-    ):
-        with pytest.raises(TypeError, match=rf"^{name} must be"):
-            await work
-    assert await memory.size() == 4
-
-
-# Its state
-
-
-async def test_single_object_instead_of_a_list_is_refused_by_its_type():
-    memory = InMemoryMemory()
-    with pytest.raises(TypeError, match="a memory takes a Msg, a list of them or None, not an int"):
-        await memory.add(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="marks must be a str or a list of them, not an int"):
-        await memory.add(None, marks=3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="msg_ids must be a str or a list of them, not an int"):
-        await memory.delete(3)  # type: ignore[arg-type]
 
 
 async def test_memory_state_holds_the_summary_messages_and_marks():

@@ -1,4 +1,4 @@
-"""A Redis for the tests: that of the machine, or one that they start."""
+"""A Redis that the tests start."""
 
 import signal
 import socket

@@ -4,6 +4,7 @@ import copy
 import logging
 from collections.abc import Callable
 from itertools import repeat
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -13,9 +14,12 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import agentrt.middleware
-from agentrt import Agent
+from agentrt import Agent, Msg
 from agentrt.errors import RateLimited
+from agentrt.memory import LongTermMemoryBase
 from agentrt.middleware import (
+    Budget,
+    BudgetMiddleware,
     CacheMiddleware,
     CircuitBreakerMiddleware,
     CompressionMiddleware,
@@ -25,15 +29,19 @@ from agentrt.middleware import (
     HumanApprovalMiddleware,
     KeepLastMiddleware,
     LoggingMiddleware,
+    LongTermMemoryMiddleware,
     MiddlewareBase,
     ModelFallbackMiddleware,
     ModelRouterMiddleware,
+    PlanNotebook,
+    RAGMiddleware,
     RateLimitMiddleware,
     RedactionMiddleware,
     RefusalMiddleware,
     RetryMiddleware,
     TimeoutMiddleware,
     TimingMiddleware,
+    TodoMiddleware,
     ToolEmulatorMiddleware,
     ToolErrorMiddleware,
     ToolResultLimitMiddleware,
@@ -43,7 +51,22 @@ from agentrt.middleware import (
     TrimToolResultsMiddleware,
     UsageMiddleware,
 )
+from agentrt.rag import KnowledgeBase, SQLiteStore
 from agentrt.testing import ScriptedChatModel, check_middleware
+from agentrt.tool import ToolResponse
+
+
+class Notes(LongTermMemoryBase):
+    async def record(self, msgs: list[Msg], **options: object) -> None: ...
+
+    async def record_to_memory(self, thinking: str, content: list[str], **options: object) -> ToolResponse:
+        return ToolResponse("Noted.")
+
+    async def retrieve_from_memory(self, keywords: list[str], limit: int = 5, **options: object) -> ToolResponse:
+        return ToolResponse("It rained.")
+
+    async def retrieve(self, msg: object, limit: int = 5, **options: object) -> str:
+        return "It rained."
 
 
 def tracing() -> MiddlewareBase:
@@ -62,11 +85,26 @@ def guardrail() -> MiddlewareBase:
     return GuardrailMiddleware(input=passes, tool_call=passes, tool_result=passes, output=passes)
 
 
+def rag() -> MiddlewareBase:
+    return RAGMiddleware(KnowledgeBase("handbook", "How we work.", SQLiteStore(":memory:")), "both", rewrite=True)
+
+
 def rate_limit() -> MiddlewareBase:
     return RateLimitMiddleware(requests_per_minute=1e9, tokens_per_minute=1e12, max_concurrency=8)
 
 
+def budget(**options: Any) -> MiddlewareBase:
+    """Budgets of every kind, large enough not to be used up."""
+    limits: dict[str, Any] = {"tokens": 1e9, "cost": 1e9, "model_calls": 10**9, "tool_calls": 10**9, "seconds": 1e6}
+    every = Budget(**limits)
+    owner = Budget(per="day", **limits)
+    return BudgetMiddleware(
+        reply=every, conversation=every, owner=owner, owner_id="ann", prices=lambda model, usage: 0.1, **options
+    )
+
+
 SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
+    BudgetMiddleware: budget,
     CacheMiddleware: lambda: CacheMiddleware(tools={"look": 60}, max_entries=4),
     CircuitBreakerMiddleware: lambda: CircuitBreakerMiddleware(3),
     DynamicContextMiddleware: lambda: DynamicContextMiddleware("It rains."),
@@ -84,6 +122,10 @@ SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
     ToolErrorMiddleware: lambda: ToolErrorMiddleware("*", "It failed."),
     LoggingMiddleware: lambda: LoggingMiddleware(logging.getLogger("agentrt.tests"), content=True),
     ModelFallbackMiddleware: fallback,
+    LongTermMemoryMiddleware: lambda: LongTermMemoryMiddleware(Notes(), owner="ann"),
+    PlanNotebook: PlanNotebook,
+    TodoMiddleware: TodoMiddleware,
+    RAGMiddleware: rag,
     RateLimitMiddleware: rate_limit,
     RedactionMiddleware: RedactionMiddleware,
     RetryMiddleware: lambda: RetryMiddleware(initial_delay=0),
@@ -126,12 +168,6 @@ async def test_copies_of_an_agent_share_its_rate_limit():
 
 
 @pytest.mark.slow
-@EACH
-async def test_each_shipped_middleware_keeps_the_contract(make):
-    await check_middleware(make, faults=[])
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("layer", HookMiddleware.__subclasses__())
 async def test_hook_middlewares_keep_the_contract(layer):
     def pre(agent, kwargs):
@@ -145,10 +181,28 @@ async def test_hook_middlewares_keep_the_contract(layer):
 
 @EACH
 @pytest.mark.slow
-async def test_each_shipped_middleware_survives_a_fault_anywhere(make):
+async def test_each_shipped_middleware_keeps_the_contract(make):
     await check_middleware(make)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: budget(reserve=True),
+        lambda: budget(on_exceed="ask"),
+        lambda: budget(on_exceed="raise", warn_at=0, weights=(1, 5, 0)),
+        lambda: BudgetMiddleware(reply=Budget(model_calls=2, tool_calls=1)),
+        # Of a conversation, it would refuse to compress the history between two replies, too.
+        lambda: BudgetMiddleware(reply=Budget(tokens=10, seconds=10), warn_at=None),
+    ],
+    ids=["reserving", "asking", "raising", "calls used up", "tokens used up"],
+)
+async def test_budgets_keep_the_contract(make):
+    await check_middleware(make, faults=["cancel"])
+
+
+@pytest.mark.slow
 async def test_the_kit_passes_with_max_concurrency_of_one():
     await check_middleware(lambda: RateLimitMiddleware(max_concurrency=1), faults=[])
 

@@ -12,8 +12,11 @@ import agentrt.middleware
 from agentrt import AgentBase, Msg, UserMsg
 from agentrt.agent import ReActAgentBase
 from agentrt.errors import MiddlewareConfigError
+from agentrt.memory import LongTermMemory
 from agentrt.message import ToolCallBlock
 from agentrt.middleware import (
+    Budget,
+    BudgetMiddleware,
     CacheMiddleware,
     CircuitBreakerMiddleware,
     CompressionMiddleware,
@@ -23,15 +26,19 @@ from agentrt.middleware import (
     HumanApprovalMiddleware,
     KeepLastMiddleware,
     LoggingMiddleware,
+    LongTermMemoryMiddleware,
     MiddlewareBase,
     ModelFallbackMiddleware,
     ModelRouterMiddleware,
+    PlanNotebook,
+    RAGMiddleware,
     RateLimitMiddleware,
     RedactionMiddleware,
     RefusalMiddleware,
     RetryMiddleware,
     TimeoutMiddleware,
     TimingMiddleware,
+    TodoMiddleware,
     ToolEmulatorMiddleware,
     ToolErrorMiddleware,
     ToolResultLimitMiddleware,
@@ -42,6 +49,7 @@ from agentrt.middleware import (
     UsageMiddleware,
 )
 from agentrt.model import ScriptedChatModel
+from agentrt.rag import KnowledgeBase, SQLiteStore
 
 
 class Echo(AgentBase):
@@ -51,8 +59,15 @@ class Echo(AgentBase):
         return msg
 
 
-AROUND_REPLIES = {TracingMiddleware, LoggingMiddleware, RedactionMiddleware}
+AROUND_REPLIES = {
+    TracingMiddleware,
+    LoggingMiddleware,
+    RedactionMiddleware,
+    RAGMiddleware,
+    LongTermMemoryMiddleware,
+}
 AROUND_STEPS = [
+    BudgetMiddleware(reply=Budget(tokens=5)),
     CacheMiddleware(),
     CircuitBreakerMiddleware(),
     CompressionMiddleware(),
@@ -62,11 +77,13 @@ AROUND_STEPS = [
     KeepLastMiddleware(),
     ModelFallbackMiddleware(ScriptedChatModel(["other"])),
     ModelRouterMiddleware(lambda agent, messages: None, {"other": ScriptedChatModel(["other"])}),
+    PlanNotebook(),
     RateLimitMiddleware(1.0),
     RefusalMiddleware(ScriptedChatModel(["other"])),
     RetryMiddleware(),
     TimeoutMiddleware(total=1.0),
     TimingMiddleware(),
+    TodoMiddleware(),
     ToolEmulatorMiddleware(ScriptedChatModel(["other"])),
     ToolErrorMiddleware("pay", "It failed."),
     ToolResultLimitMiddleware(),
@@ -78,14 +95,30 @@ AROUND_STEPS = [
 
 
 def test_all_shipped_middlewares_are_tried():
-    shipped = {getattr(agentrt.middleware, name) for name in agentrt.middleware.__all__ if name.endswith("Middleware")}
-    assert shipped - {HookMiddleware} == AROUND_REPLIES | {type(layer) for layer in AROUND_STEPS}
+    public = (getattr(agentrt.middleware, name) for name in agentrt.middleware.__all__)
+    shipped = {value for value in public if isinstance(value, type) and issubclass(value, MiddlewareBase)}
+    assert shipped - {MiddlewareBase, HookMiddleware} == AROUND_REPLIES | {type(layer) for layer in AROUND_STEPS}
 
 
 @pytest.mark.parametrize("layer", AROUND_STEPS, ids=lambda layer: type(layer).__name__)
 def test_a_middleware_that_would_never_run_is_refused(layer: MiddlewareBase):
     with pytest.raises(MiddlewareConfigError, match=f"{type(layer).__name__} would never run in agents like Echo"):
         Echo(middlewares=[layer])
+
+
+ONLY_IN_A_LOOP: list[Callable[[], MiddlewareBase]] = [
+    lambda: LongTermMemoryMiddleware(LongTermMemory(SQLiteStore(":memory:")), owner="ann"),
+    lambda: RAGMiddleware(KnowledgeBase("handbook", "How we work.", SQLiteStore(":memory:"))),
+]
+
+
+@pytest.mark.parametrize("make", ONLY_IN_A_LOOP)
+def test_a_middleware_that_would_do_half_of_its_work_is_refused(make: Callable[[], MiddlewareBase]):
+    # With on_reasoning of its own, which is one of the hooks that these have.
+    with pytest.raises(
+        MiddlewareConfigError, match=r"cannot do its work in agents like Own, .* it needs on_model_call"
+    ):
+        Own(ToolCallBlock("1", "pay"), 0, make())
 
 
 class Own(ReActAgentBase):
@@ -119,6 +152,7 @@ CALLS = {"block": ToolCallBlock("1", "search", "{}"), "dict": {"name": "search",
         TracingMiddleware,
         LoggingMiddleware,
         lambda: GuardrailMiddleware(tool_result=lambda value, agent: None),
+        lambda: BudgetMiddleware(reply=Budget(tool_calls=5)),
     ],
 )
 async def test_tool_calls_of_an_agent_without_a_toolkit_run(layer: Callable[[], MiddlewareBase], tool_call: object):

@@ -259,6 +259,9 @@ def test_the_shipped_models_state_their_capabilities() -> None:
     for model, lacks in zip(models, ("video", "audio", "image"), strict=True):
         with pytest.raises(MiddlewareConfigError, match=lacks):
             ModelFallbackMiddleware(model, needs=[lacks])
+    for needs in (None, 7, [7], [""]):
+        with pytest.raises(MiddlewareConfigError, match=r"needs=\.\.\.\) must be a list of capabilities"):
+            ModelFallbackMiddleware(models, needs=needs)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", [OpenAIChatModel, AnthropicChatModel])

@@ -173,7 +173,7 @@ async def test_leaving_early_closes_the_stream() -> None:
 def test_a_wait_for_our_own_rate_limit_is_not_the_models_fault() -> None:
     layers = [RateLimitMiddleware(), TimeoutMiddleware(total=1)]
     Agent("tester", model=Slow(0, []), middlewares=layers)
-    with pytest.raises(MiddlewareConfigError, match="TimeoutMiddleware must be wrapped by RateLimitMiddleware"):
+    with pytest.raises(MiddlewareConfigError, match="RateLimitMiddleware must wrap TimeoutMiddleware"):
         Agent("tester", model=Slow(0, []), middlewares=layers[::-1])
 
 

@@ -27,7 +27,16 @@ from agentrt.errors import (
     Transient,
 )
 from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent
-from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
+from agentrt.message import (
+    AssistantMsg,
+    HintBlock,
+    ProviderBlock,
+    SystemMsg,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+)
 from agentrt.model import AnthropicChatModel, ChatResponse, ClaudeRules
 from agentrt.model.claude import CLAUDE_RULES, rules_of
 from agentrt.model.remote import Timeouts
@@ -1025,3 +1034,48 @@ async def test_the_reply_reports_what_the_call_used():
 
     (end,) = [event for event in events if isinstance(event, ModelCallEndEvent)]
     assert (end.input_tokens, end.output_tokens, end.finished_reason) == (10, 5, "stop")
+
+
+TOOL_PAIR = [
+    {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
+    for name in ("one", "two")
+]
+
+
+def marked(body: dict[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Return what is marked for the cache: places in tools, in the system prompt, and in the turns."""
+    return (
+        [tool["name"] for tool in body["tools"] if "cache_control" in tool],
+        [part["text"] for part in body["system"] if "cache_control" in part],
+        [part.get("text") for turn in body["messages"] for part in turn["content"] if "cache_control" in part],
+    )
+
+
+async def test_the_prefix_is_marked_up_to_what_comes_again() -> None:
+    messages = [SystemMsg("system", "Be brief."), UserMsg("user", "Hi")]
+    hint = UserMsg("plan", [HintBlock("Do the next step.")])
+    answered = AssistantMsg("a", [ThinkingBlock("hm", signature="s"), TextBlock("A")])
+    wire = Wire(*[text_events("Hello")] * 3)
+    model = model_on(wire, cache="auto")
+    for conversation in (messages, [*messages, hint], [*messages, answered, hint]):
+        stream: Any = await model(conversation, TOOL_PAIR)
+        await stream.aclose()
+    await model.aclose()
+
+    assert [marked(body) for body in wire.bodies] == [
+        (["two"], ["Be brief."], ["Hi"]),
+        (["two"], ["Be brief."], ["Hi"]),
+        (["two"], ["Be brief."], ["A"]),
+    ]
+
+
+async def test_nothing_is_marked_where_the_cache_is_off() -> None:
+    wire = Wire(text_events("Hello"))
+    model = model_on(wire, cache="off")
+    stream: Any = await model([SystemMsg("system", "Be brief."), UserMsg("user", "Hi")], TOOL_PAIR)
+    await stream.aclose()
+    await model.aclose()
+
+    assert "cache_control" not in json.dumps(wire.bodies[0])
+    with pytest.raises(ConfigError, match=r"cache=\.\.\.\) must be 'auto' or 'off', not 'yes'"):
+        AnthropicChatModel("claude-sonnet-5", api_key="key", cache="yes")

@@ -16,7 +16,7 @@ from agentrt.message import HintBlock, UserMsg
 from agentrt.model import AnthropicChatModel, ChatModelBase, OpenAIChatModel, Quirks
 from agentrt.model.anthropic import _DIALECT
 from agentrt.model.claude import CLAUDE_RULES
-from agentrt.model.openai import _STRICT
+from agentrt.model.openai import STRICT_SCHEMAS
 from agentrt.tool.json_schema.compiler import CompiledSchema
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, ToolChoice
 from tests.loop.helpers import add
@@ -399,7 +399,7 @@ def closed(required: list[str] | None = None, **properties: Any) -> dict[str, An
 
 
 def test_openai_gets_every_property_required():
-    assert _STRICT.translate(AnswerForm(Leaf).schema) == closed(
+    assert STRICT_SCHEMAS.translate(AnswerForm(Leaf).schema) == closed(
         kind={"enum": ["leaf"], "type": "string", "description": 'default: "leaf"'},
         text={"type": "string", "description": 'What it says.; default: "x"; maxLength: 3'},
     )
@@ -412,14 +412,14 @@ def test_anthropic_gets_optional_properties():
 
 
 def test_a_discriminated_union_becomes_any_of():
-    for dialect in (_STRICT, _DIALECT):
+    for dialect in (STRICT_SCHEMAS, _DIALECT):
         part = dialect.translate(AnswerForm(Plant).schema)["properties"]["part"]
         assert part == {"anyOf": [{"$ref": "#/$defs/Leaf"}, {"$ref": "#/$defs/Twig"}]}
 
 
 def test_a_check_that_the_dialect_lacks_is_in_the_description():
     schema = closed(days={"type": "integer", "minimum": 1, "multipleOf": 2}, day={"type": "string", "format": "date"})
-    assert _STRICT.translate(schema) == schema
+    assert STRICT_SCHEMAS.translate(schema) == schema
     assert _DIALECT.translate(schema)["properties"] == {
         "days": {"type": "integer", "description": "minimum: 1; multipleOf: 2"},
         "day": {"type": "string", "format": "date"},
@@ -427,13 +427,16 @@ def test_a_check_that_the_dialect_lacks_is_in_the_description():
 
 
 def test_a_recursive_type_fits_where_the_dialect_allows_it():
-    assert _STRICT.translate(AnswerForm(Tree).schema) is not None
+    assert STRICT_SCHEMAS.translate(AnswerForm(Tree).schema) is not None
     assert _DIALECT.translate(AnswerForm(Tree).schema) is None
 
 
 def test_nothing_stands_beside_a_reference():
     schema = {**closed(a={"$ref": "#/$defs/A", "description": "An A."}), "$defs": {"A": {"type": "string"}}}
-    assert _STRICT.translate(schema)["properties"]["a"] == {"anyOf": [{"$ref": "#/$defs/A"}], "description": "An A."}
+    assert STRICT_SCHEMAS.translate(schema)["properties"]["a"] == {
+        "anyOf": [{"$ref": "#/$defs/A"}],
+        "description": "An A.",
+    }
 
 
 @pytest.mark.parametrize(
@@ -465,7 +468,7 @@ def test_nothing_stands_beside_a_reference():
     ],
 )
 def test_what_a_dialect_cannot_say_has_no_translation(schema):
-    assert _STRICT.translate(schema) is None
+    assert STRICT_SCHEMAS.translate(schema) is None
     assert _DIALECT.translate(schema) is None
 
 
@@ -473,6 +476,6 @@ def test_what_a_dialect_cannot_say_has_no_translation(schema):
 def test_a_translation_is_a_schema_and_changes_nothing_given(kind):
     schema = AnswerForm(kind).schema
     before = json.dumps(schema)
-    for dialect in (_STRICT, _DIALECT):
+    for dialect in (STRICT_SCHEMAS, _DIALECT):
         CompiledSchema(dialect.translate(schema))
     assert json.dumps(schema) == before

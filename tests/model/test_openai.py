@@ -16,7 +16,16 @@ from pydantic import BaseModel
 from agentrt import Agent, Toolkit
 from agentrt.agent import ReActConfig
 from agentrt.errors import ConfigError, ContextOverflow, Malformed, ModelError, RateLimited, Refused, Transient
-from agentrt.message import Base64Source, DataBlock, Msg, TextBlock, ThinkingBlock, ToolCallBlock, ToolResultBlock
+from agentrt.message import (
+    AssistantMsg,
+    Base64Source,
+    DataBlock,
+    Msg,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+)
 from agentrt.model import ChatUsage, OpenAIChatModel, Quirks
 from agentrt.model.presets import PRESETS
 from agentrt.types import ToolChoice
@@ -676,3 +685,55 @@ async def test_a_spoken_answer_becomes_its_transcript_and_the_audio(stream: bool
 async def test_audio_that_is_not_base64_is_malformed() -> None:
     with pytest.raises(Malformed, match="base64"):
         await last_response(delta(audio={"data": "?"}), delta("stop"))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_older_form_of_a_call_is_read(stream: bool) -> None:
+    pieces = [{"name": "add", "arguments": ""}, {"arguments": '{"a": 1'}, {"arguments": "}"}]
+    call_of_function = {"name": "add", "arguments": '{"a": 1}'}
+    streamed = stream_of(*(delta(function_call=piece) for piece in pieces), delta("function_call"), usage(3, 2))
+    model, _ = model_of(
+        streamed if stream else completion("function_call", function_call=call_of_function), stream=stream
+    )
+    answer = (await answer_of(model))[-1]
+    (block,) = answer.content
+    assert isinstance(block, ToolCallBlock)
+    assert (block.name, block.input, answer.finished_reason) == ("add", '{"a": 1}', "tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("last", "counts"),
+    [
+        (usage(20, 5, prompt_tokens_details={"cached_tokens": 8, "cache_write_tokens": 4}), ChatUsage(20, 5, 8, 4)),
+        ({"choices": [], "x_groq": {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}}, ChatUsage(3, 2)),
+        (
+            {"choices": [{"index": 0, "delta": {}, "usage": {"prompt_tokens": 3, "completion_tokens": 2}}]},
+            ChatUsage(3, 2),
+        ),
+    ],
+)
+async def test_tokens_are_counted_where_servers_say_them(last: dict[str, Any], counts: ChatUsage) -> None:
+    model, _ = model_of(stream_of(delta(content="A"), delta("stop"), last))
+    assert (await answer_of(model))[-1].usage == counts
+
+
+@pytest.mark.parametrize(
+    ("choice", "kind", "words"),
+    [
+        ({"finish_reason": "error"}, Transient, "finish_reason 'error'"),
+        ({"finish_reason": "abort"}, Transient, "finish_reason 'abort'"),
+        ({"finish_reason": "error", "error": {"code": 429, "message": "slow down"}}, RateLimited, "slow down"),
+    ],
+)
+async def test_a_choice_that_failed_is_an_error(choice: dict[str, Any], kind: type[ModelError], words: str) -> None:
+    sent = {"choices": [{"index": 0, "delta": {"content": "half"}, **choice}]}
+    model, _ = model_of(stream_of(delta(content="A "), sent))
+    with pytest.raises(kind, match=words):
+        await answer_of(model)
+
+
+async def test_addresses_that_a_search_gives_are_citations() -> None:
+    model, _ = model_of(stream_of({**delta(content="A"), "citations": ["https://a.example"]}, delta("stop")))
+    whole = (await answer_of(model))[-1]
+    (citation,) = AssistantMsg("a", whole.content).get_citations()
+    assert (citation["url"], citation["text"]) == ("https://a.example", None)

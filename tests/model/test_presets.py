@@ -1,6 +1,7 @@
 """A spec names a model, and an error tells what to do about a spec, a key or a package that is missing."""
 
 import json
+import re
 import sys
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from agentrt import Agent, MiddlewareBase
 from agentrt.agent import ReActAgent
 from agentrt.errors import ChainError, ConfigError, Rejected, Transient
-from agentrt.message import UserMsg
+from agentrt.message import AssistantMsg, ToolCallBlock, ToolResultBlock, UserMsg
 from agentrt.middleware import ModelFallbackMiddleware
 from agentrt.model import (
     AnthropicChatModel,
@@ -31,7 +32,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 @pytest.fixture(autouse=True)
 def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = {name for preset in PRESETS.values() for name in (preset.key_variable, preset.url_variable) if name}
-    for variable in ("AGENTRT_MODEL", *variables):
+    for variable in ("AGENTRT_MODEL", "GOOGLE_API_KEY", *variables):
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -71,6 +72,16 @@ async def server_asked_with(spec: str, **settings: Any) -> Server:
         ("deepseek:deepseek-chat", "https://api.deepseek.com/chat/completions"),
         ("dashscope:qwen-max", "https://dashscope.aliyuncs.com/compatible-mode/v1/chat/completions"),
         ("ollama:qwen3:8b", "http://localhost:11434/v1/chat/completions"),
+        ("openai-responses:gpt-5-mini", "https://api.openai.com/v1/responses"),
+        ("gemini:gemini-3-flash", "https://generativelanguage.googleapis.com/v1beta/models/gemini-3-flash"),
+        ("bedrock:openai.gpt-oss-120b", "https://bedrock-mantle.us-east-1.api.aws/v1/chat/completions"),
+        ("groq:openai/gpt-oss-120b", "https://api.groq.com/openai/v1/chat/completions"),
+        ("llama.cpp:any", "http://localhost:8080/v1/chat/completions"),
+        ("lmstudio:qwen3", "http://localhost:1234/v1/chat/completions"),
+        ("mistral:mistral-large-latest", "https://api.mistral.ai/v1/chat/completions"),
+        ("openrouter:openai/gpt-5-mini", "https://openrouter.ai/api/v1/chat/completions"),
+        ("vllm:Qwen/Qwen3-8B", "http://localhost:8000/v1/chat/completions"),
+        ("xai:grok-4", "https://api.x.ai/v1/chat/completions"),
     ],
 )
 async def test_a_spec_leads_to_its_provider_with_its_key(spec: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,9 +92,13 @@ async def test_a_spec_leads_to_its_provider_with_its_key(spec: str, url: str, mo
 
     server = await server_asked_with(spec)
 
-    assert server.url == url
-    assert server.body["model"] == name
-    key = server.headers.get("x-api-key") or server.headers["authorization"].removeprefix("Bearer ")
+    assert server.url.partition(":streamGenerateContent")[0] == url
+    assert server.body.get("model", name) == name
+    key = (
+        server.headers.get("x-api-key")
+        or server.headers.get("x-goog-api-key")
+        or server.headers["authorization"].removeprefix("Bearer ")
+    )
     assert key == (f"key-of-{provider}" if variable else "none")
 
 
@@ -99,9 +114,50 @@ async def test_settings_win_over_the_preset_and_the_environment(monkeypatch: pyt
     assert server.body["temperature"] == 0.5
 
 
-@pytest.mark.parametrize(("provider", "sent"), [("openai", "required"), ("deepseek", "auto"), ("dashscope", "auto")])
+@pytest.mark.parametrize(
+    ("provider", "sent"), [("openai", "required"), ("groq", "required"), ("deepseek", "auto"), ("dashscope", "auto")]
+)
 async def test_a_preset_knows_what_its_servers_refuse(provider: str, sent: str) -> None:
     assert (await server_asked_with(f"{provider}:some-model", api_key="key")).body["tool_choice"] == sent
+
+
+async def test_rented_servers_are_found_by_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="'gpt' has no address: set AZURE_OPENAI_ENDPOINT, or give base_url"):
+        chat_model("azure:gpt")
+    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com/")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    for spec, variable in (("azure:gpt", "AZURE_OPENAI_API_KEY"), ("bedrock:gpt", "AWS_BEARER_TOKEN_BEDROCK")):
+        with pytest.raises(ConfigError, match=f"set {variable}"):
+            chat_model(spec)
+    azure = await server_asked_with("azure:gpt", api_key="key")
+    assert azure.url == "https://mine.openai.azure.com/openai/v1/chat/completions"
+    bedrock = await server_asked_with("bedrock:gpt", api_key="key")
+    assert bedrock.url == "https://bedrock-mantle.eu-west-1.api.aws/v1/chat/completions"
+
+
+@pytest.mark.parametrize("path", ["", "/", "/openai", "/openai/v1/", "/openai/deployments/gpt?api-version=2024-10-21"])
+def test_an_address_of_azure_is_taken_as_its_pages_show_it(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for host in ("https://openai.example", "https://gateway.example/openai-mine"):
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", f"{host}{path}")
+        model: Any = chat_model("azure:gpt", api_key="key")
+        assert model.base_url == f"{host}/openai/v1"
+
+
+async def test_ids_and_names_have_the_form_that_mistral_demands() -> None:
+    server = Server()
+    model = chat_model("mistral:some-model", http_client=server.client, api_key="key")
+    calls = [ToolCallBlock("call_0fypS1hVX", "look", "{}"), ToolCallBlock("a1B2c3D4e", "look", "{}")]
+    results = [ToolResultBlock(call.id, "look", "x") for call in calls]
+    with pytest.raises(Rejected):
+        await model([UserMsg("ann", "Hi"), AssistantMsg("a", [*calls, *results])], [TOOL])
+    await model.aclose()
+
+    user, said, *answers = server.body["messages"]
+    assert "name" not in user
+    assert "stream_options" not in server.body
+    ids = [call["id"] for call in said["tool_calls"]]
+    assert ids == [answer["tool_call_id"] for answer in answers]
+    assert (re.fullmatch("[0-9a-f]{9}", ids[0]) is not None, ids[1]) == (True, "a1B2c3D4e")
 
 
 async def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +206,7 @@ async def test_an_unreachable_server_is_named_with_a_remedy(
     [
         ("antropic:claude", "did you mean 'anthropic'"),
         ("OpenAI:gpt-5-mini", "did you mean 'openai'"),
-        ("gpt-5-mini", "write 'provider:model', as in 'openai:gpt-5-mini', with one of anthropic, dashscope, "),
+        ("gpt-5-mini", "write 'provider:model', as in 'openai:gpt-5-mini', with one of anthropic, azure, "),
         ("", "write 'provider:model'"),
         ("ollama", "write 'ollama:MODEL', as in 'ollama:qwen3'"),
         ("openai:", "write 'openai:MODEL', as in 'openai:gpt-5-mini'"),
@@ -159,6 +215,9 @@ async def test_an_unreachable_server_is_named_with_a_remedy(
         ("deepseek:deepseek-chat", "set DEEPSEEK_API_KEY or give api_key="),
         ("dashscope:qwen-max", "set DASHSCOPE_API_KEY or give api_key="),
         ("anthropic:claude-sonnet-5", "set ANTHROPIC_API_KEY or give api_key="),
+        ("gemini:gemini-3-flash", "set GEMINI_API_KEY or give api_key="),
+        ("mistral:some-model", "set MISTRAL_API_KEY or give api_key="),
+        ("mistral-large", "did you mean 'mistral:mistral-large'"),
         (None, "takes a str such as 'openai:gpt-5-mini'"),
     ],
 )
@@ -168,9 +227,9 @@ def test_what_is_missing_or_wrong_comes_with_the_remedy(spec: Any, remedy: str) 
     assert remedy in str(caught.value)
 
 
-@pytest.mark.parametrize("extra", ["openai", "anthropic"])
-def test_a_missing_package_comes_with_its_extra(extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, extra, None)
+@pytest.mark.parametrize(("package", "extra"), [("openai", "openai"), ("anthropic", "anthropic"), ("httpx2", "gemini")])
+def test_a_missing_package_comes_with_its_extra(package: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
 
     with pytest.raises(ConfigError) as caught:
         chat_model(f"{extra}:some-model", api_key="key")

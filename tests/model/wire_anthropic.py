@@ -71,8 +71,9 @@ class Body(httpx2.AsyncByteStream):
 
 
 def model_on(wire: Wire, model: str = "claude-sonnet-5", **options: Any) -> AnthropicChatModel:
-    """Return a model whose server is `wire`."""
-    return AnthropicChatModel(model, api_key=KEY, http_client=lambda: httpx2.AsyncClient(transport=wire), **options)
+    """Return a model whose server is `wire`, and which marks nothing for the cache unless it is told to."""
+    settings = {"api_key": KEY, "cache": "off", **options}
+    return AnthropicChatModel(model, http_client=lambda: httpx2.AsyncClient(transport=wire), **settings)
 
 
 def line(event: Event) -> bytes:

@@ -23,10 +23,7 @@ def three() -> list[Speaker]:
 
 def subscriptions(agents: list[Speaker]) -> list[dict[str, list[str]]]:
     return [
-        {
-            hub: [each.name for each in heard_by]
-            for hub, heard_by in agent.live_conversation.audience.subscribers.items()
-        }
+        {hub: [each.name for each in heard_by] for hub, heard_by in agent.live_conversation.subscribers.items()}
         for agent in agents
     ]
 

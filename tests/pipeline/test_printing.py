@@ -259,6 +259,7 @@ async def test_leaving_early_stops_the_work_and_waits_for_it(how):
     assert await anext(aiter(stream), None) is None
 
 
+@pytest.mark.slow
 async def test_a_dropped_stream_is_closed_and_the_next_waits_for_it():
     agent = Stuck("s")
     for _ in range(3):

@@ -1,9 +1,7 @@
 """aimock: a server by others that speaks the languages of several providers and plays back what `fixtures` says."""
 
 import contextlib
-import hashlib
 import json
-import shutil
 import socket
 import subprocess
 import time
@@ -14,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dev
-from tests.services import needs, unavailable
+from tests.servers.node_packages import install
 
 HERE = Path(__file__).parent
 START_SECONDS = 30
@@ -56,8 +53,7 @@ class Aimock:
 @contextlib.contextmanager
 def aimock_server(folder: Path) -> Iterator[Aimock]:
     """Run the server as long as the context lasts; it is installed into `folder` when it is not there yet."""
-    needs("aimock", "node", "npm")
-    cli = install(folder)
+    cli = install(folder, "aimock") / "@copilotkit" / "aimock" / "dist" / "cli.js"
     log = folder / "aimock.log"
     port = free_port()
     command = ["node", cli, "--port", str(port), "--fixtures", HERE / "fixtures"]
@@ -75,24 +71,6 @@ def aimock_server(folder: Path) -> Iterator[Aimock]:
     finally:
         process.kill()
         process.wait()
-
-
-def install(folder: Path) -> Path:
-    """Return the path of the server's program, installed as the lock file says."""
-    cli = folder / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
-    stamp = folder / "stamp"
-    checksum = hashlib.sha256((HERE / "package-lock.json").read_bytes()).hexdigest()
-    with dev.hold_lock(folder / "lock"):
-        if stamp.exists() and stamp.read_text() == checksum:
-            return cli
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(HERE / name, folder)
-        command = ["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"]
-        finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if finished.returncode:
-            unavailable("aimock", f"npm ci failed: {finished.stderr.strip()[-500:]}")
-        stamp.write_text(checksum)
-    return cli
 
 
 def free_port() -> int:

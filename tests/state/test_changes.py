@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from agentrt.errors import SessionUnserializable, UsageError
 from agentrt.message import AssistantMsg, Msg, TextBlock, UserMsg
 from agentrt.state import AgentState, ReplyContext, changes
-from agentrt.state.changes import find_change, note_loaded
-from agentrt.state.state import dump_messages, state_from_parts
+from agentrt.state.changes import mark_saved, unsaved_changes
+from agentrt.state.state import dump_messages, join_state
 
 
 class Rows:
@@ -29,7 +29,7 @@ class Rows:
         self.written = 0
 
     def save(self, state: AgentState, *, fails: bool = False) -> None:
-        change = find_change(state, self)
+        change = unsaved_changes(state, self)
         if fails:
             change.abandon()
             return
@@ -37,12 +37,12 @@ class Rows:
         assert not (change.is_whole and change.start)
         self.written = len(texts)
         self.messages[change.start :] = texts
-        self.rest = change.rest
+        self.rest = change.head
         self.revision += 1
         change.accept(self.revision, None)
 
     def load(self) -> AgentState:
-        return state_from_parts(self.rest, self.messages, self.revision, "the rows")
+        return join_state(self.rest, self.messages, self.revision, "the rows")
 
 
 def new_message(number: int) -> Msg:
@@ -114,7 +114,7 @@ def test_saved_rows_are_the_state_whatever_was_edited(steps):
             rows.save(state, fails=action != "save")
         elif action == "load" and rows.rest:
             state = rows.load()
-            note_loaded(state, rows)
+            mark_saved(state, rows)
         elif action == "new list":
             state.context = list(state.context)
         elif action == "touch all" and state.context:
@@ -167,7 +167,7 @@ def test_message_edited_while_it_is_being_saved_is_saved_again():
     rows.save(state)
     for touch in (partial(state.touch), lambda: state.touch(state.context[-1])):
         state.context.append(new_message(1))
-        change = find_change(state, rows)
+        change = unsaved_changes(state, rows)
         texts = change.dump_messages()
         state.context[-1].content = "edited"
         touch()
@@ -199,21 +199,21 @@ def test_message_edited_while_a_save_shortens_the_list_is_saved():
 def test_save_that_begins_during_another_writes_everything():
     rows, state = Rows(), AgentState(session_id="s", context=[new_message(1)])
     rows.save(state)
-    first = find_change(state, rows)
+    first = unsaved_changes(state, rows)
     state.context.append(new_message(2))
-    second = find_change(state, rows)
+    second = unsaved_changes(state, rows)
     assert (first.is_whole, second.is_whole, second.start) == (False, True, 0)
     first.accept(7, None)
     assert state.revision == 7
     second.accept(8, None)
     state.context.append(new_message(3))
-    assert find_change(state, rows).start == 2
+    assert unsaved_changes(state, rows).start == 2
 
 
 def test_save_that_never_ended_makes_the_next_a_whole_one():
     rows, state = Rows(), AgentState(session_id="s", context=[new_message(1)])
     rows.save(state)
-    find_change(state, rows)
+    unsaved_changes(state, rows)
     rows.save(state)
     assert rows.written == 1
     rows.save(state)
@@ -296,7 +296,7 @@ def test_what_is_not_a_message_is_refused(many, broken):
 def test_what_is_written_later_is_what_it_was_at_the_save():
     rows, state = Rows(), AgentState(session_id="s", context=[new_message(number) for number in range(300)])
     before = dump_messages(state.context, "s", 0)
-    change = find_change(state, rows)
+    change = unsaved_changes(state, rows)
     for message in state.context:
         message.content = "edited"
     assert change.dump_messages() == before
@@ -322,4 +322,4 @@ def test_a_record_is_neither_compared_nor_saved():
     state.revision = 0
     assert state == other
     assert state.model_dump_json() == before
-    assert changes.find_change(other, object()).is_whole
+    assert changes.unsaved_changes(other, object()).is_whole

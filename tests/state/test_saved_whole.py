@@ -186,8 +186,19 @@ async def run(steps: list[Any], directory: Path, disk: FailingOS) -> None:
 
 
 @given(st.lists(_steps, min_size=10, max_size=30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_what_is_loaded_is_the_state_whatever_was_done(steps):
+    check_steps(steps)
+
+
+@pytest.mark.slow
+@given(st.lists(_steps, min_size=10, max_size=30))
+@settings(max_examples=100, deadline=None)
+def test_what_is_loaded_is_the_state_in_many_conversations(steps):
+    check_steps(steps)
+
+
+def check_steps(steps):
     disk = FailingOS()
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         for module in (file, file_store):

@@ -3,7 +3,6 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,17 +12,26 @@ from agentrt import Agent
 from agentrt.errors import SessionConflict, SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState, UserMsg
 from agentrt.model import ScriptedChatModel
-from agentrt.state import AgentState, FileStateStore, InMemoryStateStore, ReplyContext
+from agentrt.state import AgentState, ReplyContext
 from agentrt.state.state import state_to_json
 from agentrt.types import ChatUsage
+from tests.state.conftest import checked_before_the_database
 
-Store = InMemoryStateStore | FileStateStore
-ODD_IDS = ["../../x", "/etc/x", "a/b", "CON", ".", "a\0b", "e\u0301", "\u00e9", "A", "a", " ", "x" * 10_000]
-
-
-@pytest.fixture(params=["memory", "file"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return InMemoryStateStore() if request.param == "memory" else FileStateStore(tmp_path / "states")
+ODD_IDS = [
+    "../../x",
+    "/etc/x",
+    "a/b",
+    "CON",
+    ".",
+    "a\0b",
+    "e\u0301",
+    "\u00e9",
+    "A",
+    "a",
+    " ",
+    "x" * 500,
+    "\U0001f600" * 500,
+]
 
 
 async def test_loaded_state_equals_the_saved_one_and_shares_nothing(store):
@@ -91,11 +99,12 @@ async def test_state_of_a_deleted_session_never_fits_its_successor(store):
     assert (await store.load("s")).summary == "new"
 
 
-@pytest.mark.parametrize("session_id", ["", None, 3])
+@checked_before_the_database
+@pytest.mark.parametrize("session_id", ["", None, 3, "x" * 501])
 @pytest.mark.parametrize("operation", ["save", "load", "delete"])
 async def test_invalid_session_id_is_refused(store, operation, session_id):
     argument = AgentState(session_id=session_id) if operation == "save" else session_id
-    with pytest.raises(UsageError, match=f"must be a str that is not empty, not {session_id!r}"):
+    with pytest.raises(UsageError, match=f"must be a str of 1 to 500 characters, not {session_id!r:.50}"):
         await getattr(store, operation)(argument)
 
 
@@ -132,6 +141,7 @@ cycle: list[object] = ["the content"]
 cycle.append(cycle)
 
 
+@checked_before_the_database
 @pytest.mark.parametrize("value", [Secret(), {"the content": Secret()}, cycle, "the content \ud800"], ids=repr)
 @pytest.mark.parametrize(
     ("state_with", "place"),
@@ -151,6 +161,7 @@ async def test_value_without_json_form_is_refused_by_its_place_only(
     assert await store.load("s") is None
 
 
+@checked_before_the_database
 async def test_state_that_could_not_be_loaded_again_is_not_saved(store):
     with pytest.raises(SessionUnserializable, match=r"its summary holds something that has .* not the type"):
         await store.save(in_a_field(5))
@@ -175,6 +186,7 @@ UNLOADABLE: dict[str, tuple[AgentState, str]] = {
 }
 
 
+@checked_before_the_database
 @pytest.mark.parametrize("case", UNLOADABLE)
 async def test_unloadable_state_leaves_the_saved_one_as_it_is(store, case):
     broken, place = UNLOADABLE[case]
@@ -211,7 +223,7 @@ containers = st.recursive(anything, lambda each: st.lists(each) | st.dictionarie
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_state_with_any_field_value_loads_or_is_refused(data):
     blocks: list[object] = [TextBlock("a"), ToolCallBlock("1", "f"), ToolResultBlock("1", "f", [TextBlock("b")])]
     state = AgentState(context=[UserMsg("user", "a"), AssistantMsg("b", blocks, usage=ChatUsage(1, 2))])

@@ -76,6 +76,7 @@ async def test_a_result_that_is_lost_is_found(monkeypatch):
         await check_every_suspension(agent, faults=["cancel"])
 
 
+@pytest.mark.slow
 async def test_an_abandoned_task_is_found():
     stop = anyio.Event()
 
@@ -200,6 +201,7 @@ async def test_a_fault_that_does_not_exist_is_named_with_those_that_do():
         await check_every_suspension(agent, faults=["cancel", "explode"])
 
 
+@pytest.mark.slow
 def test_the_example_in_the_documentation_runs():
     assert doctest.testmod(agentrt.testing).failed == 0
 

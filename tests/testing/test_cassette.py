@@ -5,16 +5,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agentrt import Agent
 from agentrt.errors import ConfigError, RateLimited, Transient, UsageError
 from agentrt.event import TextBlockDeltaEvent
 from agentrt.message import TextBlock, UserMsg
-from agentrt.middleware import EMAIL, RetryMiddleware
+from agentrt.middleware import EMAIL, GuardrailMiddleware, RetryMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.testing import CassetteError, CassetteMiss, cassette
 from tests.loop.helpers import add, agent_of, call, items_of
+from tests.middleware.fake_time import on_both_loops, play
 from tests.model import wire_anthropic, wire_openai
 
 SECRET = "sk-hunter2-hunter2"
@@ -93,6 +95,43 @@ async def test_failures_are_recorded_by_their_type(path: Path) -> None:
     assert SECRET not in path.read_text()
 
 
+class Hangs(ChatModelBase):
+    """Says one word, if it streams, and then nothing."""
+
+    async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> Any:
+        if not self.stream:
+            await anyio.sleep(1_000)
+        return self.pieces()
+
+    async def pieces(self) -> Any:
+        yield ChatResponse([TextBlock("half")], is_last=False)
+        await anyio.sleep(1_000)
+
+
+async def refuse_soon(text: str, agent: Agent) -> str:
+    await anyio.sleep(0.1)
+    return "no"
+
+
+@on_both_loops
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_was_left_is_not_replayed_as_whole(path: Path, stream: bool, backend: str) -> None:
+    def agent(*layers: Any) -> Agent:
+        return Agent("a", model=Hangs(model="slow", stream=stream), middlewares=list(layers))
+
+    async def main() -> None:
+        answers = []
+        for mode in ("once", "none"):
+            with cassette(path, mode=mode):  # type: ignore[arg-type]
+                message = await agent(GuardrailMiddleware(input=[refuse_soon], message="Not that.")).reply("go")
+                answers.append(message.get_text_content())
+        assert answers == ["Not that."] * 2
+        with pytest.raises(Transient, match="nobody has read this answer to its end"), cassette(path, mode="none"):
+            await agent().reply("go")
+
+    play(backend, main)
+
+
 async def test_an_unknown_request_says_what_differs(path: Path) -> None:
     with cassette(path):
         await talker(["Sunny."]).reply("Weather in Rome?")
@@ -159,6 +198,18 @@ async def test_what_is_redacted_is_in_no_file_and_no_comparison(path: Path) -> N
     assert "Ann" not in path.read_text()
 
 
+async def test_a_secret_that_is_cut_by_the_stream_is_in_no_file(path: Path) -> None:
+    half, rest = SECRET[:6], SECRET[6:]
+    pieces = ["The key is ", half, f"{rest}.", call("1", "add", a=1, b=2)]
+    for mode, script in (("once", [pieces, f"Not {SECRET}."]), ("none", [])):
+        agent = talker(script)
+        with cassette(path, mode=mode, redact=SECRET):  # type: ignore[arg-type]
+            items = await items_of(agent, "Say it.")
+    assert rest not in path.read_text()
+    said = "".join(item.delta for item in items if isinstance(item, TextBlockDeltaEvent))
+    assert said == "The key is [REDACTED].Not [REDACTED]."
+
+
 async def test_detectors_redact_a_cassette(path: Path) -> None:
     pytest.importorskip("re2")
     question = "I am ann@example.org."
@@ -179,6 +230,8 @@ async def test_detectors_redact_a_cassette(path: Path) -> None:
         ('{"format": 1, "calls": [{}]}', "is damaged"),
         ('{"format": 1, "calls": [{"key": "k", "request": {}, "pieces": [{"content": "sk-hunter2"}]}]}', "is damaged"),
         ('{"format": "1.0", "calls": 7}', "is damaged"),
+        ('{"format": 1, "calls": [{"key": "k", "request": {"messages": 5}, "error": "Transient"}]}', "is damaged"),
+        ('{"format": 1, "calls": [{"key": "k", "request": {"messages": []}}]}', "is damaged"),
         ('{"format": 2, "calls": []}', "has the format 2 of a newer version of agentrt: update it"),
         ("[" * 100_000, "is damaged"),
     ],
@@ -209,11 +262,16 @@ def test_one_cassette_at_a_time_is_open(path: Path) -> None:
     [
         ({"mode": "all"}, "must be one of 'once', 'none', 'new', 'rewrite', not 'all'"),
         ({"redact": [7]}, "takes texts, patterns, detectors and functions of text, not a int"),
+        ({"redact": [dict]}, "not a type"),
+        ({"mode": "onec"}, "did you mean 'once'"),
+        ({"path": 5}, "must be the path of a file, not 5"),
+        ({"path": "."}, "is '.', a folder: give the path of a file"),
+        ({"path": "no/such/folder.json"}, "in a folder that does not exist"),
         ({"redact": [""]}, "takes texts, patterns, detectors and functions of text, not a str"),
     ],
 )
 def test_wrong_options_are_refused(path: Path, options: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)), cassette(path, **options):
+    with pytest.raises(ConfigError, match=re.escape(message)), cassette(**{"path": path, **options}):
         pass
 
 

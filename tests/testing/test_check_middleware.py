@@ -364,7 +364,25 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("middleware", "words"), BAD, ids=[each.__name__ for each, _ in BAD])
+FOUND_LATE = {  # in a scene with many faults, or after many replies: seconds each
+    CountsAfterItsLoop,
+    ForgetsWhenSaved,
+    KeepsDataUnderItsOwnName,
+    KeepsTextInItself,
+    LeavesATask,
+    MixesCallsUp,
+    SplicesTwoAttempts,
+    SwallowsACancellation,
+    SwallowsItInAStream,
+    TurnsErrors,
+    YieldsWhenLeft,
+}
+
+
+@pytest.mark.parametrize(
+    ("middleware", "words"),
+    [pytest.param(*bad, marks=pytest.mark.slow if bad[0] in FOUND_LATE else (), id=bad[0].__name__) for bad in BAD],
+)
 @pytest.mark.filterwarnings("ignore:Async generator .* was garbage collected:ResourceWarning")  # theirs, on trio
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])  # a loop of its own, since some leave things behind in it
 def test_a_bad_middleware_is_reported_in_words(loop, middleware, words):
@@ -375,6 +393,7 @@ def test_a_bad_middleware_is_reported_in_words(loop, middleware, words):
 
 
 # On trio, and with anyio's scopes, a cancellation that was swallowed comes again by itself.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("middleware", "what"), [(SwallowsItInThePrompt, "the model"), (SwallowsItWhereItDecides, "a tool")]
 )
@@ -520,12 +539,14 @@ async def test_what_a_middleware_may_do_is_not_reported(middleware, faults):
     assert str(report).startswith(f"{middleware.__name__}: nothing found in ")
 
 
+@pytest.mark.slow
 def test_a_context_variable_of_a_library_is_not_reported():
     # In a fresh context, since whoever calculates first has one for all that comes after.
     reports = Context().run(check_middleware_on_both_loops, Calculates, faults=[])
     assert not any(report.problems for report in reports.values())
 
 
+@pytest.mark.slow
 async def test_compression_calls_the_model_in_the_kit():
     asked = []
 
@@ -538,6 +559,7 @@ async def test_compression_calls_the_model_in_the_kit():
     assert any(asked)
 
 
+@pytest.mark.slow
 def test_both_loops_are_tried_from_a_plain_function():
     reports = check_middleware_on_both_loops(MiddlewareBase, faults=[])
     assert set(reports) == {"asyncio", "trio"}
@@ -621,11 +643,19 @@ class PromptsByWhatItKeeps(MiddlewareBase):
 @pytest.mark.parametrize(
     ("middleware", "words"),
     [
-        (KeepsEachReply, r"many replies:\n.*its `seen` grows with each reply, by \d+ on average: keep what belongs"),
-        (KeepsThemOnItsClass, r"its `seen` grows with each reply"),
-        (KeepsThemFurtherIn, r"its `log` grows with each reply"),
+        pytest.param(
+            KeepsEachReply,
+            r"many replies:\n.*its `seen` grows with each reply, by \d+ on average: keep what belongs",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(KeepsThemOnItsClass, r"its `seen` grows with each reply", marks=pytest.mark.slow),
+        pytest.param(KeepsThemFurtherIn, r"its `log` grows with each reply", marks=pytest.mark.slow),
         (LosesTheUsage, r"with usage:\n.*the model reported its usage, and MODEL_CALL_END has none of it: pass on the"),
-        (PromptsByWhatItKeeps, r"loaded between two replies, the model is asked .*times\..*: keep what belongs to the"),
+        pytest.param(
+            PromptsByWhatItKeeps,
+            r"loaded between two replies, the model is asked .*times\..*: keep what belongs to the",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 async def test_growth_lost_usage_and_prompts_of_kept_data_are_reported(middleware, words, monkeypatch):
@@ -759,12 +789,21 @@ class ChangesForeignEvents(MiddlewareBase):
 @pytest.mark.parametrize(
     ("middleware", "words"),
     [
-        (CountsAllEvents, r"its data \['CountsAllEvents'\]\['events'\] of the conversation is \d+ where events of"),
-        (CountsOnItself, r"its data \['tokens'\]\['input'\] of self is \d+ where events of another reply"),
-        (SwallowsForeignEvents, "of the 16 events of another reply, 0 leave it"),
-        (
+        pytest.param(
+            CountsAllEvents,
+            r"its data \['CountsAllEvents'\]\['events'\] of the conversation is \d+ where events of",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            CountsOnItself,
+            r"its data \['tokens'\]\['input'\] of self is \d+ where events of another reply",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(SwallowsForeignEvents, "of the 16 events of another reply, 0 leave it", marks=pytest.mark.slow),
+        pytest.param(
             ChangesForeignEvents,
             "of the 16 events of another reply, 16 leave it, or leave it in another order or changed",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -774,5 +813,6 @@ async def test_what_is_done_to_events_of_another_reply_is_reported(middleware, w
     assert list(caught.value.report.problems) == ["events of another reply pass through"]
 
 
+@pytest.mark.slow
 async def test_counting_the_events_of_its_own_reply_is_not_reported():
     assert not (await check_middleware(CountsItsOwnEvents, faults=[])).problems

@@ -50,6 +50,7 @@ async def test_an_observer_that_looks_on_passes_with_every_fault():
     await check_middleware(Looking)
 
 
+@pytest.mark.slow
 async def test_an_observer_that_fails_disturbs_nothing():
     await check_middleware(Failing, faults=())
 

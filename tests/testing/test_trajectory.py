@@ -9,6 +9,7 @@ from agentrt.errors import ConfigError
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock, UserMsg
 from agentrt.testing import answer, assert_trajectory
 from agentrt.testing import call as calls
+from agentrt.tool import FunctionTool
 from tests.loop.helpers import add, agent_of, call
 
 
@@ -64,6 +65,12 @@ async def test_steps_that_did_not_happen_fail(order: Any, expected: list[Any]) -
         assert str(step) in str(failure.value)
 
 
+async def test_a_reply_that_waits_has_taken_its_steps() -> None:
+    agent = agent_of([[call("1", "add", a=1, b=2)]], FunctionTool(add, ask=True))
+    await agent.reply("1 + 2?")
+    assert_trajectory(agent, [calls("add", a=1, b=2)])
+
+
 def test_messages_may_be_given_in_place_of_an_agent() -> None:
     message = AssistantMsg("a", [ToolCallBlock("1", "look", "{broken"), TextBlock("Sunny."), TextBlock("Warm.")])
     assert_trajectory(message, [calls("look"), answer("Sunny.\nWarm.")])
@@ -77,6 +84,22 @@ def test_messages_may_be_given_in_place_of_an_agent() -> None:
 def test_other_steps_are_refused(expected: Any) -> None:
     with pytest.raises(ConfigError, match=r"expects call\(...\) and answer\(...\), not"):
         assert_trajectory([], expected)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: assert_trajectory([], calls("add")), r"expects a list of steps, not .*write \[call"),  # type: ignore[arg-type]
+        (lambda: assert_trajectory(5, []), "takes an Agent or messages, not 5"),  # type: ignore[arg-type]
+        (lambda: assert_trajectory(["Hi"], []), "takes an Agent or messages"),  # type: ignore[list-item]
+        (lambda: calls(5), "takes the name of a tool, not 5"),  # type: ignore[arg-type]
+        (lambda: answer(contains=5), "takes str, not 5"),  # type: ignore[arg-type]
+        (lambda: answer(matches="("), "is not a pattern of `re`"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
 
 
 def test_another_order_is_refused() -> None:

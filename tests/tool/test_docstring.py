@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrt.tool.docstring import parse_docstring
+from agentrt.tool.signature.docstring import parse_docstring
 
 GOOGLE = """Get the weather
 of a city.

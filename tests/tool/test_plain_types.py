@@ -80,6 +80,7 @@ def some_function() -> None:
     """Stands for the function whose parameters are made up."""
 
 
+@pytest.mark.slow
 @given(signature=signatures, takes_more=st.booleans(), data=st.data())
 @example(signature={}, takes_more=False, data=None)
 def test_plain_types_are_compiled_as_pydantic_does(

@@ -157,6 +157,19 @@ async def test_rules_of_the_supervisor_hold_at_depth_three(behavior: str, expect
         assert boss.state.last_reply.finished_reason == "completed"
 
 
+async def test_a_budget_of_the_supervisor_holds_at_depth_three() -> None:
+    from agentrt.middleware import Budget, BudgetMiddleware
+
+    counting = Counting()
+    publishes = [[call(f"k{number}", "publish", what=str(number))] for number in range(9)]
+    writer = agent_of("writer", [*publishes], counting.tool())
+    editor = agent_of("editor", [[call("e1", "writer", query="write")], "Edited."], writer.as_tool("Writes."))
+    boss = boss_of(editor, middlewares=[BudgetMiddleware(reply=Budget(model_calls=4, tool_calls=50))])
+    await boss.reply("go")
+    assert counting.runs == ["0", "1"]  # the calls of the boss and the editor were two of the four
+    assert boss.state.last_reply.finished_reason == "exceed_budget"
+
+
 async def test_a_rule_that_is_added_while_a_child_waits_holds_for_it() -> None:
     from agentrt.permission import PermissionRule
 

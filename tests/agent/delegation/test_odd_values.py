@@ -126,6 +126,7 @@ async def test_a_result_that_the_child_refuses_is_asked_for_again(is_seen: bool,
     for output in ("x" * 1_000, "x" * 1_000, "clean"):
         event = boss.waiting()
         assert [block.id for block in event.tool_calls] == ["1/k1"]
+        assert event.inside == {"1/k1": ["child"]}
         result = ExternalExecutionResultEvent(event.reply_id, [ToolResultBlock("1/k1", "scan", output)])
         if other_process:
             boss = boss.with_state(elsewhere(boss))

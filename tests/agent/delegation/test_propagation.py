@@ -6,8 +6,10 @@ import pytest
 
 from agentrt import Agent, MiddlewareBase
 from agentrt.errors import AgentRTError, SessionIOError
+from agentrt.middleware import ToolRetryMiddleware
 from agentrt.state import AgentState, InMemoryStateStore
 from tests.agent.delegation.helpers import Counting, agent_of, answer, asking_child, boss_of, call, results_of
+from tests.loop.helpers import items_of
 
 pytestmark = pytest.mark.anyio
 CANARY = "canary 4711"
@@ -55,6 +57,33 @@ async def test_no_span_has_the_words_of_an_error_of_a_child(exporter: Any) -> No
     child = agent_of("child", [RuntimeError(CANARY)])
     await boss_of(child, middlewares=[tracing_to(exporter)]).reply("go")
     assert all(CANARY not in span.to_json() for span in exporter.get_finished_spans())
+
+
+@pytest.mark.parametrize("with_store", [False, True])
+@pytest.mark.parametrize("is_seen", [False, True])
+async def test_a_repeated_call_asks_the_child_anew(with_store: bool, is_seen: bool) -> None:
+    """The first child asks, is answered, and fails; the second one asks the same, which that answer is not for."""
+    counting = Counting()
+    ask = [call("k1", "publish", what="a")]
+    child = agent_of("child", [ask, RuntimeError("broken"), ask, "Published."], counting.tool(ask=True))
+    retry = ToolRetryMiddleware(["child"], max_retries=1, initial_delay=0)
+    store = InMemoryStateStore() if with_store else None
+    boss = boss_of(child, middlewares=[retry], state_store=store)
+    await boss.reply("go")
+    assert counting.runs == []
+    for runs in (["a"], ["a", "a"]):
+        response = answer(boss)
+        await (items_of(boss, response) if is_seen else boss.reply(response))
+        assert counting.runs == runs
+    assert boss.waiting() is None
+    assert [result.text for result in results_of(boss).values()] == ["Published."]
+
+
+async def test_a_failure_stands_where_no_layer_repeats_the_call() -> None:
+    child = agent_of("child", [RuntimeError("broken"), "Never asked."])
+    boss = boss_of(child, state_store=InMemoryStateStore())
+    await boss.reply("go")
+    assert [result.state for result in results_of(boss).values()] == ["error"]
 
 
 class UsedUp(AgentRTError):

@@ -56,6 +56,12 @@ class Waiting:
             self.left = True
 
 
+async def run_out(patience: anyio.CancelScope, place: Waiting) -> None:
+    """End the time of a scope as soon as the place is reached."""
+    await place.reached.wait()
+    patience.deadline = anyio.current_time()
+
+
 class Stuck:
     """An answer of the model that never comes."""
 
@@ -157,14 +163,16 @@ async def test_an_overridden_observe_is_the_core_and_super_the_parent():
 async def test_a_call_running_when_the_override_gives_up_has_a_result():
     class Hasty(Agent):
         async def reply(self, inputs=None):
-            with anyio.move_on_after(0.01):
+            with patience:
                 await super().reply(inputs)
             await place()
 
     async def slow() -> str:
-        """Take long."""
+        """Take longer than anybody waits."""
+        patience.cancel()
         await anyio.sleep_forever()
 
+    patience = anyio.CancelScope()
     place = Waiting()
     agent = one_of(Hasty, [[call("1", "slow")], "again"], slow)
     items = []
@@ -345,11 +353,15 @@ async def test_an_interrupt_stops_the_override_wherever_it_is(place, streamed):
 async def test_the_callers_timeout_is_the_callers_wherever_it_comes(place):
     stuck = Stuck()
     agent = one_of(Marked, [stuck if place == "inside" else "one", "again"])
+    where = stuck.place
     if place != "inside":
-        setattr(agent, place, Waiting())
-    with pytest.raises(TimeoutError):
-        with anyio.fail_after(0.02):
-            await agent.reply("go")
+        where = Waiting()
+        setattr(agent, place, where)
+    async with anyio.create_task_group() as group:
+        with pytest.raises(TimeoutError):
+            with anyio.fail_after(60) as patience:
+                group.start_soon(run_out, patience, where)
+                await agent.reply("go")
     assert agent.state.reply_context is None
     agent.before = agent.after = None
     assert (await agent.reply("go")).get_text_content() == ("one" if place == "before" else "again")
@@ -359,14 +371,23 @@ async def test_an_override_may_limit_the_time_of_the_loop():
     class Hasty(Agent):
         async def reply(self, inputs=None):
             try:
-                with anyio.fail_after(0.01):
+                with anyio.fail_after(60) as patience:
+                    scopes.append(patience)
                     return await super().reply(inputs)
             except TimeoutError:
                 return Msg(self.name, "it took too long", "assistant")
 
     stuck = Stuck()
+    scopes = []
     agent = one_of(Hasty, [stuck, "in time"])
-    *events, answer = await items_of(agent)
+
+    async def run_out_of_time():
+        await stuck.place.reached.wait()
+        await run_out(scopes[0], stuck.place)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_out_of_time)
+        *events, answer = await items_of(agent)
     assert stuck.place.left
     assert answer.content == "it took too long"
     assert sum(isinstance(each, ReplyEndEvent) for each in events) == 1

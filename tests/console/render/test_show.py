@@ -1,6 +1,7 @@
 """`show` prints a reply as it happens, returns its message and closes its stream."""
 
 import io
+import json
 import sys
 from contextlib import aclosing
 
@@ -188,6 +189,14 @@ async def test_a_provider_block_is_a_line_and_cannot_move_the_cursor(capsys):
     assert first.startswith('[provider] anthropic: {"type": "server_tool_use",')
     assert "\x1b" not in first
     assert last == "Tea."
+
+
+async def test_the_sources_of_an_answer_are_lines_each_once(capsys):
+    citation = {"url": "https://tea.test", "title": "On tea", "source": {}}
+    sources = ProviderBlock("openai", json.dumps({"type": "citations", "citations": [citation, citation]}))
+    answer = ChatResponse([TextBlock("Green."), sources], is_last=False)
+    _, *lines = await shown(agent_of([answer]), capsys)
+    assert lines == ["[source] On tea https://tea.test"]
 
 
 async def test_an_answer_without_events_is_shown_too(capsys):

@@ -1,7 +1,9 @@
 """The cache answers equal requests from what it knows, and asks once for those that come together."""
 
+import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -10,22 +12,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrt import Agent, AgentState, Toolkit
-from agentrt.errors import MiddlewareConfigError, Transient
-from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent, ToolResultEndEvent
-from agentrt.message import TextBlock, ToolCallBlock
+from agentrt import Agent, AgentState, Msg, Toolkit, UserMsg
+from agentrt.errors import MiddlewareConfigError, RedactionBlocked, Transient
+from agentrt.event import (
+    ConfirmResult,
+    ModelCallEndEvent,
+    RequireUserConfirmEvent,
+    TextBlockDeltaEvent,
+    ToolResultEndEvent,
+    UserConfirmResultEvent,
+)
+from agentrt.message import AssistantMsg, HintBlock, SystemMsg, TextBlock, ToolCallBlock
 from agentrt.middleware import (
+    EMAIL,
     CacheMiddleware,
+    MemoryCacheStore,
     MiddlewareBase,
     ModelFallbackMiddleware,
+    Pattern,
+    Question,
+    RedactionMiddleware,
     RetryMiddleware,
     SQLiteCacheStore,
     UsageMiddleware,
 )
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.testing import check_middleware
-from agentrt.tool import FunctionTool
-from agentrt.types import ToolChoice
+from agentrt.tool import FunctionTool, ToolContext
+from agentrt.types import ToolChoice, ToolResponse
 from tests.loop.helpers import agent_of, call, items_of
 from tests.middleware.fake_time import Clock, on_both_loops, play
 
@@ -120,8 +134,16 @@ async def look_well() -> str:
     return "sunny"
 
 
+WORDS = "The same words."
 DIFFERENCES: list[dict[str, Any]] = [
     {},
+    {"messages": [UserMsg("user", WORDS)]},
+    {"messages": [UserMsg("user", WORDS + " ")]},
+    {"messages": [UserMsg("another", WORDS)]},
+    {"messages": [AssistantMsg("user", WORDS)]},
+    {"messages": [SystemMsg(WORDS)]},
+    {"messages": [UserMsg("user", WORDS), UserMsg("user", WORDS)]},
+    {"messages": [Msg("user", [HintBlock(WORDS)], "user")]},
     {"tools": [FunctionTool(look)]},
     {"tools": [FunctionTool(look_well)]},
     {"tools": [FunctionTool(look_well, name="look")]},
@@ -141,11 +163,38 @@ def test_any_one_difference_is_a_miss_and_equal_requests_hit(requests: list[tupl
             layers = [Change(**DIFFERENCES[place]), cache]
             agent = Agent("other" if is_other_scope else "one", model=model, middlewares=layers)
             answer = (await agent.reply(question)).get_text_content()
-            request = (place, question, is_other_scope)
+            # Messages of its own stand in the place of the question.
+            request = (place, "messages" in DIFFERENCES[place] or question, is_other_scope)
             assert answers.setdefault(request, answer) == answer
         assert len(set(answers.values())) == len(answers)
 
     anyio.run(main)
+
+
+class AsksBeside(MiddlewareBase):
+    """Asks for itself what the round asks, with each of the purposes."""
+
+    def __init__(self, *purposes: str) -> None:
+        self.purposes = purposes
+        self.answers: list[str | None] = []
+
+    async def on_model_call(self, agent: Agent, input_kwargs: Any, next_handler: Any) -> Any:
+        if not agent.run.is_internal:
+            for purpose in self.purposes:
+                answer = await agent.run.ask_model(input_kwargs["messages"], purpose=purpose)
+                self.answers.append(answer.get_text_content())
+        return await next_handler()
+
+
+async def test_a_call_gets_no_answer_of_another_purpose() -> None:
+    asks = AsksBeside("summary", "judge", "summary")
+    agent = Agent("a", model=Echo(), middlewares=[asks, CacheMiddleware()])
+    answer = await ask(agent)
+    summary, judgement, again = asks.answers
+    assert summary == again
+    assert len({answer, summary, judgement}) == 3
+    assert await ask(agent) == answer
+    assert asks.answers[3:] == [summary, judgement, summary]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +215,59 @@ async def test_such_an_answer_is_not_kept(response: ChatResponse, reason: str, s
     agent = Agent("a", model=ScriptedChatModel(script, stream=stream), middlewares=[CacheMiddleware()])
     await ask(agent)
     assert await ask(agent) == "whole"
+
+
+class Kept(MemoryCacheStore):
+    """Shows what is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[str] = []
+
+    async def put(self, key: str, value: str, ttl: float) -> None:
+        self.values.append(value)
+        await super().put(key, value, ttl)
+
+
+def not_five(digits: str) -> int | None:
+    if "5" in digits:
+        raise LookupError(digits)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_kept"),
+    [
+        (["call bob@exa", "mple.com"], False),  # in no piece as a whole
+        (["it is 1234"], True),  # looks like one, and is not
+        (["it is 5678"], False),  # nobody can say
+        (["nothing"], True),
+    ],
+)
+async def test_what_a_redaction_would_hide_is_not_kept(answer: list[str], is_kept: bool) -> None:
+    detectors = [EMAIL, Pattern("number", r"\b\d{4}\b", validate=not_five)]
+    for options in ({}, {"output": False}):
+        store = Kept()
+        layers = [RedactionMiddleware(detectors, **options), CacheMiddleware(store)]  # type: ignore[arg-type]
+        agent = Agent("a", model=ScriptedChatModel([answer, answer]), middlewares=layers)
+        with contextlib.suppress(RedactionBlocked):
+            await ask(agent)
+        assert bool(store.values) == (is_kept or bool(options))
+
+
+@pytest.mark.parametrize("tools", [True, False])
+async def test_a_result_that_a_redaction_would_hide_is_not_kept(tools: bool) -> None:
+    store = Kept()
+
+    async def find() -> str:
+        """Find."""
+        return "bob@example.com"
+
+    layers = [RedactionMiddleware([EMAIL], tools=tools), CacheMiddleware(store, tools={"find": 60})]
+    model = ScriptedChatModel([[call("1", "find")], "found"])
+    agent = Agent("a", model=model, tools=[FunctionTool(find, is_read_only=True)], middlewares=layers)
+    await agent.reply("go")
+    assert ("bob@" in "".join(store.values)) == (not tools)
 
 
 async def test_a_failed_or_abandoned_answer_is_not_kept() -> None:
@@ -486,6 +588,28 @@ async def test_equal_tool_calls_at_the_same_time_run_once() -> None:
     assert runs == ["a"]
 
 
+@on_both_loops
+def test_a_call_does_not_wait_for_the_call_that_it_is_part_of(backend: str) -> None:
+    async def main() -> None:
+        cache = CacheMiddleware(tools={"dig": 60}, when=lambda *_: False)
+        depths = count()
+
+        async def dig(place: str) -> str | None:
+            """Dig."""
+            if next(depths) == 3:
+                return "ground"
+            script = [[call("1", "dig", place=place)], "dug"]
+            return await ask(agent_of(script, tool, middlewares=[cache]))
+
+        tool = FunctionTool(dig, is_read_only=True)
+        started = anyio.current_time()
+        assert await ask(agent_of([[call("1", "dig", place="here")], "done"], tool, middlewares=[cache])) == "done"
+        assert anyio.current_time() == started
+        assert next(depths) == 4
+
+    play(backend, main)
+
+
 async def test_two_tools_of_one_name_do_not_share_results() -> None:
     cache = CacheMiddleware(tools={"search": 60}, when=lambda *_: False)
 
@@ -498,11 +622,109 @@ async def test_two_tools_of_one_name_do_not_share_results() -> None:
     assert [first[0][1], second[0][1]] == ["3 results for a", "elsewhere"]
 
 
+class Shelf:
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+
+    async def search(self, query: str, owner: str = "") -> str:
+        """Search."""
+        return f"of {owner or self.owner}"
+
+
+async def search_of(query: str, owner: str) -> str:
+    """Search."""
+    return f"of {owner}"
+
+
+def tool_of_a_function(owner: str) -> FunctionTool:
+    async def search(query: str) -> str:
+        """Search."""
+        return f"of {owner}"
+
+    return FunctionTool(search, is_read_only=True)
+
+
+SEARCHES_OF: dict[str, Callable[[str], FunctionTool]] = {
+    "method": lambda owner: FunctionTool(Shelf(owner).search, is_read_only=True),
+    "partial": lambda owner: FunctionTool(partial(search_of, owner=owner), name="search", is_read_only=True),
+    "preset": lambda owner: FunctionTool(search_of, name="search", preset_kwargs={"owner": owner}, is_read_only=True),
+    "closure": tool_of_a_function,
+}
+
+
+@pytest.mark.parametrize("make", SEARCHES_OF.values(), ids=SEARCHES_OF)
+async def test_tools_bound_to_other_values_do_not_share_results(make: Callable[[str], FunctionTool]) -> None:
+    cache = CacheMiddleware(tools={"search": 60}, when=lambda *_: False)
+    results = []
+    for tool in (make("Ann"), make("Bob")):
+        results += await results_of(searcher(['{"query": "a"}'], tool, cache), 1)
+    assert [text for _, text in results] == ["of Ann", "of Bob"]
+
+
+async def test_a_function_with_equal_presets_shares_its_results() -> None:
+    store = MemoryCacheStore()
+    runs = []
+    for _ in range(2):
+        cache = CacheMiddleware(store, tools={"search": 60}, when=lambda *_: False)
+        agent = searcher(['{"query": "a"}'], SEARCHES_OF["preset"]("Ann"), cache)
+        await results_of(agent, 1)
+        runs.append(len(store._entries))
+    assert runs == [1, 1]
+
+
+class AsksFirst(MiddlewareBase):
+    """Asks the user before each call of the tool runs."""
+
+    def __init__(self) -> None:
+        self.question = Question("sure")
+
+    def list_tools(self) -> list[Question]:
+        return [self.question]
+
+    async def on_acting(self, agent: Agent, input_kwargs: Any, next_handler: Any) -> Any:
+        if self.question.answer(agent, input_kwargs["tool_call"]) is None:
+            yield ToolResponse(waits=[self.question.open(agent, "Sure?")])
+            return
+        async for item in next_handler():
+            yield item
+
+
+async def test_a_call_that_waits_for_an_answer_is_no_result() -> None:
+    runs: list[str] = []
+    cache = CacheMiddleware(tools={"search": 60}, when=lambda *_: False)
+    script = [[call("1", "search", query="a")], "done"]
+    agent = agent_of(script * 2, searching(runs), middlewares=[cache, AsksFirst()])
+    await agent.reply("go")
+    question = agent.waiting()
+    assert isinstance(question, RequireUserConfirmEvent)
+    answers = [ConfirmResult(True, tool_call) for tool_call in question.tool_calls]
+    assert (await agent.reply(UserConfirmResultEvent(question.reply_id, answers))).get_text_content() == "done"
+    assert await ask(agent, "again") == "done"
+    assert runs == ["a"]
+
+
+async def test_a_tool_that_sees_the_conversation_shares_no_results() -> None:
+    async def whose(context: ToolContext) -> str:
+        """Say whose conversation this is."""
+        return str(context.deps)
+
+    cache = CacheMiddleware(tools={"whose": 60}, when=lambda *_: False)
+    agent = agent_of([[call("1", "whose")], "done"] * 2, FunctionTool(whose, is_read_only=True), middlewares=[cache])
+    texts = []
+    for name in ("Ann", "Bob"):
+        conversation = fresh(agent)
+        await conversation.reply("go", deps=name)
+        texts += [block.text for block in conversation.state.context[-1].get_content_blocks("tool_result")]
+    assert texts == ["Ann", "Bob"]
+
+
 # ---- bad input
 
 BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: CacheMiddleware(ttl=0), r"ttl=\.\.\.\) must be a number above 0, not 0"),
     (lambda: CacheMiddleware(ttl=float("inf")), r"ttl=\.\.\.\) must be finite"),
+    (lambda: CacheMiddleware(ttl=10**400), r"ttl=\.\.\.\) must be finite, not 1000.*: give a smaller number"),
+    (lambda: CacheMiddleware(MemoryCacheStore(), max_entries=5), r"max_entries=5\) .*: give it to the store, as in"),
     (lambda: CacheMiddleware(ttl=float("nan")), r"ttl=\.\.\.\) must be a number"),
     (lambda: CacheMiddleware(ttl="1h"), r"ttl=\.\.\.\) must be a number above 0, not '1h'"),  # type: ignore[arg-type]
     (lambda: CacheMiddleware(ttl=True), r"ttl=\.\.\.\) must be a number"),
@@ -516,8 +738,13 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: CacheMiddleware(scope=None), 'must be "global" or "conversation", not None'),  # type: ignore[arg-type]
     (lambda: CacheMiddleware(on_store_error="opne"), 'did you mean "open"'),  # type: ignore[arg-type]
     (lambda: CacheMiddleware("redis://h:secret@x"), "must be a SQLiteCacheStore or a RedisCacheStore"),  # type: ignore[arg-type]
-    (lambda: CacheMiddleware(when="always"), r"when=\.\.\.\) must be a plain function"),  # type: ignore[arg-type]
-    (lambda: CacheMiddleware(when=ask), "write it with `def`"),  # type: ignore[arg-type]
+    (lambda: CacheMiddleware(SQLiteCacheStore), "not the class SQLiteCacheStore: make an instance"),  # type: ignore[arg-type]
+    (lambda: CacheMiddleware(when="always"), r"when=\.\.\.\) has 'always', which is not callable: write a function"),  # type: ignore[arg-type]
+    (lambda: CacheMiddleware(when=ask), r"when=\.\.\.\) must be a plain function, .*: write `def`"),  # type: ignore[arg-type]
+    (lambda: CacheMiddleware(when=lambda: True), r"must be a function \(agent, values\)"),  # type: ignore[arg-type,misc]
+    (lambda: CacheMiddleware(scope=lambda: "ann"), r"scope=\.\.\.\) has .*must be a function \(agent\)"),  # type: ignore[arg-type,misc]
+    (lambda: CacheMiddleware(clock=5), r"clock=\.\.\.\) has 5, which is not callable"),  # type: ignore[arg-type]
+    (lambda: SQLiteCacheStore("."), "is '.', a folder: give the path of a file in it"),
     (lambda: CacheMiddleware(tools=["search"]), r"must be a dict of names and seconds.*write tools={'search': 600}"),  # type: ignore[arg-type]
     (lambda: CacheMiddleware(tools={"search": 0}), "for 'search' must be a number above 0, not 0"),
     (lambda: CacheMiddleware(tools={1: 2}), "has 1: give the name of a tool"),  # type: ignore[dict-item]
@@ -550,4 +777,4 @@ OPTIONS: dict[str, Callable[[], MiddlewareBase]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("make", OPTIONS.values(), ids=OPTIONS)
 async def test_every_option_keeps_the_contract(make: Callable[[], MiddlewareBase]) -> None:
-    await check_middleware(make)
+    await check_middleware(make, faults=["cancel"])

@@ -3,11 +3,12 @@
 import gc
 import json
 import logging
-import os
+import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.middleware import CacheMiddleware, CacheStore, MemoryCacheStore, RedisCacheStore, SQLiteCacheStore
 from agentrt.model import ChatResponse, ChatUsage
 from agentrt.testing import check_middleware
+from agentrt.types import ToolResponse
 from agentrt_middleware.cache.entries import Entry, read_entry, write_entry
 from tests.loop.helpers import agent_of
 from tests.middleware.fake_time import Clock, on_both_loops, play
-from tests.middleware.redis_server import RedisServer, answers, when_redis_fails
+from tests.middleware.redis_server import when_redis_fails
 
 CHILD = """
 import asyncio, sys
@@ -36,26 +38,14 @@ print(asyncio.run(agent.reply("go")).get_text_content())
 """
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    if "REDIS_URL" in os.environ:
-        yield os.environ["REDIS_URL"]
-    elif answers(6379):
-        yield "redis://127.0.0.1:6379/0"
-    else:
-        server = RedisServer()
-        yield server.url
-        server.close()
-
-
 @pytest.fixture(params=["memory", "sqlite", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> CacheStore:
+def store(request: pytest.FixtureRequest, tmp_path: Path, prefix: str, patient_stores: None) -> CacheStore:
     if request.param == "memory":
         return MemoryCacheStore()
     if request.param == "sqlite":
         return SQLiteCacheStore(tmp_path / "cache.db")
     pytest.importorskip("coredis")
-    return RedisCacheStore(request.getfixturevalue("url"), prefix=f"test:{tmp_path}:")
+    return RedisCacheStore(request.getfixturevalue("url"), prefix=prefix)
 
 
 async def ask(agent: Agent, question: str = "go") -> str | None:
@@ -77,6 +67,7 @@ async def test_every_store_keeps_answers_for_other_agents(store: CacheStore) -> 
     ]
 
 
+@pytest.mark.usefixtures("patient_stores")
 async def test_a_sqlite_file_is_shared_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "cache.db"
     path.touch(0o644)
@@ -90,6 +81,7 @@ async def test_a_sqlite_file_is_shared_and_readable_by_its_owner_only(tmp_path: 
     assert output.strip() == "of the parent"
 
 
+@pytest.mark.usefixtures("patient_stores")
 async def test_a_sqlite_file_drops_the_oldest_and_what_is_over(tmp_path: Path) -> None:
     store = SQLiteCacheStore(tmp_path / "cache.db", max_entries=2)
     for key in ("1", "2", "1", "3"):
@@ -100,6 +92,7 @@ async def test_a_sqlite_file_drops_the_oldest_and_what_is_over(tmp_path: Path) -
     assert [await store.get(key) for key in ("1", "3", "4")] == ["1", None, "4"]
 
 
+@pytest.mark.usefixtures("patient_stores")
 async def test_a_sqlite_file_serves_many_calls_at_once(tmp_path: Path) -> None:
     store = SQLiteCacheStore(tmp_path / "cache.db")
     async with anyio.create_task_group() as group:
@@ -120,8 +113,8 @@ class Failing:
 
     async def get(self, key: str) -> Any:
         self.asked += 1
-        if self.does == "raise":
-            raise ConnectionError("redis://user:hunter2@host")
+        if self.does == "raise":  # as a client does that works in a task group
+            raise ExceptionGroup("in a group", [ConnectionError("redis://user:hunter2@host")])
         if self.does == "hang":
             await anyio.sleep(1_000)
         return None
@@ -153,7 +146,8 @@ def test_a_failing_store_delays_no_call_and_is_logged_once(
 
     with caplog.at_level(logging.WARNING, "agentrt"):
         play(backend, main)
-    assert caplog.text.count("the Failing of a cache failed") == 1
+    cause = "ConnectionError" if does == "raise" else "no answer in time"
+    assert caplog.text.count(f"the Failing of a cache failed ({cause})") == 1
     assert caplog.text.count("the Failing of a cache is back") == 1
     assert "hunter2" not in caplog.text
 
@@ -177,6 +171,8 @@ DAMAGED: list[Any] = [
     {**GOOD, "pieces": [{"content": [{"type": "hint", "hint": "obey"}]}]},
     {**GOOD, "pieces": [{"content": [{"type": "text"}]}]},
     {**GOOD, "pieces": [*GOOD["pieces"], *GOOD["pieces"]]},
+    {**GOOD, "pieces": [{**GOOD["pieces"][0], "finished_reason": "length"}]},
+    {**GOOD, "pieces": [{**GOOD["pieces"][0], "metadata": {"no_store": True}}]},
     {**GOOD, "result": {"content": []}},
     {name: GOOD[name] for name in ("key", "stored_at")},
 ]
@@ -195,6 +191,19 @@ async def test_what_a_store_holds_is_checked(value: Any, caplog: pytest.LogCaptu
     assert caplog.text.count("holds something that this cache has not written") == 1
 
 
+RESULT = json.loads(write_entry(Entry("KEY", 1_000.0, None, ToolResponse([TextBlock("kept")]))) or "")
+PAY = {"tool_call": {"id": "1", "name": "pay", "input": "{}"}, "message": "Pay?"}
+
+
+@pytest.mark.parametrize(
+    "change", [{"state": "error"}, {"waits": [PAY]}, {"metadata": {"response_msg": {"name": "a"}}}, {"content": None}]
+)
+def test_a_result_in_a_store_is_one_that_a_cache_keeps(change: dict[str, Any]) -> None:
+    assert read_entry(json.dumps(RESULT), "KEY", 1_000.0, ttl=5) is not None
+    with pytest.raises(ValueError, match=r"not what a cache keeps|validation error"):
+        read_entry(json.dumps({**RESULT, "result": {**RESULT["result"], **change}}), "KEY", 1_000.0, ttl=5)
+
+
 @pytest.mark.parametrize(("stored_at", "is_hit"), [(1_000, True), (1_050, True), (1_100, False), (-9e9, False)])
 async def test_an_entry_from_the_future_or_the_past_is_a_miss(stored_at: float, is_hit: bool) -> None:
     class Foreign(MemoryCacheStore):
@@ -205,6 +214,22 @@ async def test_an_entry_from_the_future_or_the_past_is_a_miss(stored_at: float, 
     assert await ask(agent) == ("kept" if is_hit else "asked")
 
 
+@pytest.mark.usefixtures("patient_stores")
+async def test_a_damaged_value_in_a_sqlite_file_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "cache.db"
+    agent = agent_of(["first", "second"], middlewares=[CacheMiddleware(SQLiteCacheStore(path))])
+    await ask(agent)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE cache SET value = CAST(x'fffe' AS TEXT)")
+    assert [await ask(agent), await ask(agent)] == ["second", "second"]
+    assert "failed" not in caplog.text
+
+
+async def test_any_time_to_live_fits_each_store(store: CacheStore) -> None:
+    await store.put("key", "value", 1e300)
+    assert await store.get("key") == "value"
+
+
 async def test_a_damaged_sqlite_file_is_a_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "cache.db"
     path.write_bytes(b"not a database, but long enough to be read as one" * 100)
@@ -213,6 +238,7 @@ async def test_a_damaged_sqlite_file_is_a_miss(tmp_path: Path, caplog: pytest.Lo
     assert "the SQLiteCacheStore of a cache failed (DatabaseError): until it is back, nothing is cached" in caplog.text
 
 
+@pytest.mark.slow
 @when_redis_fails
 async def test_a_redis_that_is_down_is_a_miss(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("coredis")
@@ -240,4 +266,4 @@ def test_a_redis_url_is_checked(address: Any) -> None:
     ids=["sqlite", "failing"],
 )
 async def test_each_store_keeps_the_contract(make: Callable[[Path], Any], policy: Any, tmp_path: Path) -> None:
-    await check_middleware(lambda: CacheMiddleware(make(tmp_path), on_store_error=policy, max_entries=4), faults=[])
+    await check_middleware(lambda: CacheMiddleware(make(tmp_path), on_store_error=policy), faults=[])

@@ -73,6 +73,19 @@ async def test_a_short_conversation_is_sent_as_it_is() -> None:
     assert len(sent(agent)) == 8
 
 
+async def test_what_layers_add_to_a_question_stays_with_it() -> None:
+    class Recall(MiddlewareBase):
+        async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            *before, question = input_kwargs["messages"]
+            hints = [UserMsg("runtime", [HintBlock(text)]) for text in ("a memory", "a passage", "the plan")]
+            return await next_handler(messages=[*before, *hints[:2], question, hints[2]])
+
+    agent = agent_of(KeepLastMiddleware(1), 20).with_middlewares([Recall(), KeepLastMiddleware(1)])
+    await agent.reply("now")
+    assert [message.has_content_blocks("hint") for message in sent(agent)] == [False, True, True, False, True]
+    assert sent(agent)[3].get_text_content() == "now"
+
+
 async def test_a_summary_is_sent_in_any_case() -> None:
     agent = agent_of(KeepLastMiddleware(4), 9)
     agent.state.summary = "They met."
@@ -146,6 +159,23 @@ async def test_what_is_left_out_stays_out_until_the_next_step() -> None:
     assert 2 <= len(set(counts)) < 6
 
 
+async def test_results_stay_out_where_calls_of_all_replies_have_one_id() -> None:
+    async def look(number: int) -> str:
+        """Look."""
+        return str(number) * 400
+
+    script: list[Any] = []
+    for number in range(6):
+        script += [[ToolCallBlock("call_0", "look", f'{{"number": {number}}}')], "done"]
+    layers = [TrimToolResultsMiddleware(300, keep_last=1, step=0.5)]
+    agent = Agent("a", model=ScriptedChatModel(script), tools=[look], middlewares=layers)
+    counts = []
+    for _ in range(6):
+        await agent.reply("go")
+        counts.append(sum(removed_in(sent(agent))))
+    assert counts == [0, 0, 2, 2, 4, 5]
+
+
 async def test_a_short_request_is_sent_as_it_is() -> None:
     agent = agent_of(TrimToolResultsMiddleware(), 10)
     await agent.reply("now")
@@ -183,6 +213,26 @@ async def test_another_model_writes_the_summary() -> None:
     assert agent.state.summary == "They spoke of nines."
     await agent.reply("now")
     assert len(writer.calls) == 1
+
+
+class JudgesSummaries(MiddlewareBase):
+    def __init__(self, model: ScriptedChatModel) -> None:
+        self.model = model
+
+    async def on_model_call(self, agent: Agent, input_kwargs: Any, next_handler: Any) -> Any:
+        if agent.run.purpose == "summary":
+            await agent.run.ask_model(input_kwargs["messages"], purpose="judge", model=self.model)
+        return await next_handler()
+
+
+async def test_a_judge_of_a_summary_keeps_its_own_model() -> None:
+    judge, writer = ScriptedChatModel(["fine"], model="judge"), ScriptedChatModel(["short"], model="writer")
+    context = [message for number in range(10) for message in exchange(number)]
+    layers = [CompressionMiddleware(model=writer), JudgesSummaries(judge)]
+    agent = Agent("a", model=ScriptedChatModel([]), middlewares=layers, state=AgentState(context=context))
+    agent.model.context_size = 1_400
+    await agent.compress_context()
+    assert (len(judge.calls), len(writer.calls), agent.state.summary) == (1, 1, "short")
 
 
 async def test_a_summary_follows_where_that_is_not_enough() -> None:

@@ -3,20 +3,30 @@
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt import Agent
-from agentrt.errors import MiddlewareConfigError, Transient
+from agentrt import Agent, AgentState
+from agentrt.errors import BudgetExceeded, MiddlewareConfigError, Transient
+from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock
-from agentrt.middleware import MiddlewareBase, ToolSelectorMiddleware
+from agentrt.middleware import (
+    Budget,
+    BudgetMiddleware,
+    MiddlewareBase,
+    TodoMiddleware,
+    ToolResultLimitMiddleware,
+    ToolSelectorMiddleware,
+)
 from agentrt.model import ScriptedChatModel
 from agentrt.testing import check_middleware
 from agentrt.tool import FunctionTool
 from agentrt.types import ToolChoice
 from agentrt_middleware.context.bm25 import rank
 from tests.loop.helpers import call
+from tests.middleware.fake_time import on_both_loops, play
 
 DESCRIPTIONS = {
     "get_forecast": "Tell the weather of tomorrow in a city.",
@@ -119,6 +129,7 @@ def selection(*names: str) -> list[ToolCallBlock]:
         (Judge([Transient("503")]), {"pay_invoice", "list_invoices"}),
         (lambda question, schemas: 1 / 0, {"pay_invoice", "list_invoices"}),
         (lambda question, schemas: None, {"pay_invoice", "list_invoices"}),
+        (lambda question, schemas: "play_song", {"pay_invoice", "list_invoices"}),
     ],
 )
 async def test_a_function_or_a_model_may_choose(by: Any, expected: set[str]) -> None:
@@ -126,6 +137,69 @@ async def test_a_function_or_a_model_may_choose(by: Any, expected: set[str]) -> 
     agent = agent_of(ToolSelectorMiddleware(2, by=by), ["Done."])
     await agent.reply("Pay the invoice.")
     assert offers(agent) == [expected | {"find_tools"}]
+
+
+async def test_tools_that_other_layers_bring_are_offered() -> None:
+    layers = [TodoMiddleware(), ToolSelectorMiddleware(2), ToolResultLimitMiddleware()]
+    agent = Agent("a", model=ScriptedChatModel(["Paid."]), tools=tools(), middlewares=layers)
+    await agent.reply("Please pay the invoices of last week.")
+    own = {"pay_invoice", "list_invoices"}
+    assert offers(agent) == [{*own, "find_tools", "write_todos", "read_result"}]
+
+
+async def test_an_offer_still_grows_after_the_reply_was_parked() -> None:
+    async def delete() -> str:
+        """Delete a song."""
+        return "deleted"
+
+    script = [[call("1", "find_tools", query="add numbers")], [call("2", "delete")], "Done."]
+    brought = [*tools(), FunctionTool(delete, ask=True)]
+    agent = Agent("a", model=ScriptedChatModel(script), tools=brought, middlewares=[ToolSelectorMiddleware(1)])
+    await agent.reply("Delete it.")
+    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    question = agent.waiting()
+    assert isinstance(question, RequireUserConfirmEvent)
+    answers = [ConfirmResult(True, tool_call) for tool_call in question.tool_calls]
+    await agent.reply(UserConfirmResultEvent(question.reply_id, answers))
+    assert offers(agent) == [{"delete", "find_tools"}] + [{"delete", "add", "find_tools"}] * 2
+
+
+async def test_patterns_of_names_are_always_offered() -> None:
+    agent = agent_of(ToolSelectorMiddleware(3, always=["*_song", "none_*"]), ["Done."])
+    await agent.reply("Pay the invoice.")
+    assert offers(agent) == [{"play_song", "stop_song", "pay_invoice", "find_tools"}]
+
+
+@on_both_loops
+def test_a_choice_that_hangs_is_given_up(backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def hang(question: str, schemas: Any) -> list[str]:
+        await anyio.sleep(1_000)
+        return []
+
+    async def main() -> None:
+        agent = agent_of(ToolSelectorMiddleware(2, by=hang, timeout=5), ["Paid."])
+        started = anyio.current_time()
+        await agent.reply("Please pay the invoices of last week.")
+        assert anyio.current_time() - started == pytest.approx(5)
+        assert offers(agent) == [{"pay_invoice", "list_invoices", "find_tools"}]
+
+    play(backend, main)
+    assert "failed: took longer than 5 s" in caplog.text
+
+
+async def test_a_selection_that_the_budget_refuses_is_no_failure() -> None:
+    judge = ScriptedChatModel([], model="judge")
+    agent = Agent(
+        "a",
+        model=ScriptedChatModel(["never"]),
+        tools=tools(),
+        middlewares=[
+            ToolSelectorMiddleware(2, by=judge),
+            BudgetMiddleware(reply=Budget(cost=5), prices={"scripted": (1, 1)}),
+        ],
+    )
+    with pytest.raises(BudgetExceeded, match="'judge' is not called"):
+        await agent.reply("go")
 
 
 async def test_structured_output_is_always_possible() -> None:

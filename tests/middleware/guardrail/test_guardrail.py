@@ -3,6 +3,7 @@
 import functools
 import pickle
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from agentrt import Agent, AgentState, Msg, Toolkit
-from agentrt.agent import ReActAgentBase
+from agentrt.agent import ContextConfig, ReActAgentBase
 from agentrt.errors import GuardrailTripped, MiddlewareConfigError, Rejected, Transient
 from agentrt.event import AgentEvent, CustomEvent, ToolResultEndEvent
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
@@ -438,6 +439,16 @@ async def test_withdrawn_pieces_are_not_judged() -> None:
     assert guardrail_events(items) == []
 
 
+async def test_withdrawn_pieces_stay_withdrawn_while_a_guard_judges() -> None:
+    async def slow_guard(text: str, agent: Any) -> None:
+        for _ in range(50):  # in which a stream that is read ahead would reach its second attempt
+            await anyio.lowlevel.checkpoint()
+
+    layers = [GuardrailMiddleware(input=slow_guard), RetryMiddleware(initial_delay=0)]
+    agent = agent_with([["half ", Transient("cut")], "Hello."], *layers)
+    assert last(await items_of(agent)).get_text_content() == "Hello."
+
+
 async def test_guards_see_what_those_before_them_have_made() -> None:
     guard = GuardrailMiddleware(output=[hide_secret, no_secret])
     assert (await agent_with([SECRET], guard).reply("go")).get_text_content() == "***"
@@ -493,9 +504,9 @@ def yields(value: Any, agent: Any) -> Any:
 BAD: list[tuple[Callable[[], Any], str]] = [
     (GuardrailMiddleware, "has no guards, so it would stop nothing: write"),
     (lambda: GuardrailMiddleware(output="rude"), r"output=\.\.\.\) must be a list of guards"),  # type: ignore[arg-type]
-    (lambda: GuardrailMiddleware(input=[7]), r"input=\.\.\.\) has 7, which is not callable"),  # type: ignore[list-item]
-    (lambda: GuardrailMiddleware(tool_call=[lambda value: None]), r"takes two parameters, \(value, agent\)"),  # type: ignore[list-item]
-    (lambda: GuardrailMiddleware(output=[yields]), "has the generator function yields: return the reason"),
+    (lambda: GuardrailMiddleware(input=[7]), r"input=\.\.\.\) has 7, which is not callable: write a function"),  # type: ignore[list-item]
+    (lambda: GuardrailMiddleware(tool_call=[lambda value: None]), r"which must be a function \(value, agent\)"),  # type: ignore[list-item]
+    (lambda: GuardrailMiddleware(output=[yields]), "has the generator function yields: let it return"),
     (lambda: GuardrailMiddleware(output=Passing), "has the class Passing: make an instance"),  # type: ignore[arg-type]
     (lambda: GuardrailMiddleware(output=no_secret, on_trip="agian"), 'did you mean "again"'),
     (lambda: GuardrailMiddleware(output=no_secret, on_error="close"), 'did you mean "closed"'),
@@ -545,3 +556,32 @@ async def passes(value: Any, agent: Any) -> None:
 @pytest.mark.parametrize("make", OPTIONS.values(), ids=OPTIONS)
 async def test_every_option_keeps_the_contract(make: Callable[[], MiddlewareBase]) -> None:
     await check_middleware(make, faults=["cancel"])
+
+
+@pytest.mark.parametrize("guard", [no_secret, hide_secret])
+async def test_a_summary_holds_nothing_that_requests_may_not_have(guard: Any) -> None:
+    model = ScriptedChatModel(repeat("Well."))
+    model.context_size = 1_000
+    config = ContextConfig(trigger_ratio=0.9, reserve_ratio=0.1)
+    agent = Agent("a", model=model, middlewares=[GuardrailMiddleware(input=guard)], context_config=config)
+    for text in (f"Tell {SECRET}.", "words " * 60, "words " * 60, f"And {SECRET}?", "And?"):
+        await agent.reply(text)
+    sent = list(agent.state.context)
+    await agent.compress_context()
+    assert agent.state.summary == "Well."
+    # `parallel` may have sent the message itself, but no later request has it.
+    assert SECRET not in repr(model.calls[-1].messages)
+    kept = [message for message in agent.state.context if message.role == "user"]
+    assert SECRET in repr(kept)
+    assert all(any(message is other for other in sent) for message in kept)
+
+
+async def test_an_answer_in_a_form_is_no_call_to_guards() -> None:
+    seen: list[Any] = []
+    form = [ToolCallBlock("1", "GenerateStructuredOutput", '{"n": 1}')]
+    layer = GuardrailMiddleware(
+        tool_call=[lambda value, agent: "never"], output=[lambda value, agent: seen.append(value)]
+    )
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    message = await agent_with([form], layer).reply("go", structured_schema=schema)
+    assert (message.structured_output, seen) == ({"n": 1}, ['{"n": 1}'])

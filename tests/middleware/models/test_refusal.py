@@ -8,7 +8,7 @@ import pytest
 from agentrt import Agent
 from agentrt.errors import MiddlewareConfigError, Refused, Transient
 from agentrt.message import TextBlock
-from agentrt.middleware import MiddlewareBase, RefusalMiddleware
+from agentrt.middleware import GuardrailMiddleware, MiddlewareBase, RefusalMiddleware
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.testing import check_middleware
 from tests.loop.helpers import items_of
@@ -32,6 +32,33 @@ async def test_another_model_answers_in_place_of_a_refusal(refusal: Any) -> None
     assert rebuilt(items).content == agent.state.context[-1].content
     reasons = [reason for reason, _, _ in retries(items)]
     assert reasons == ["Refused, asking 'other 0'", "Refused, asking 'other 1'"]
+
+
+class Pieces:
+    """A stream that cannot be closed."""
+
+    def __init__(self, *pieces: Any) -> None:
+        self.pieces = iter(pieces)
+
+    def __aiter__(self) -> "Pieces":
+        return self
+
+    async def __anext__(self) -> ChatResponse:
+        for piece in self.pieces:
+            return ChatResponse([TextBlock(piece)], is_last=False) if isinstance(piece, str) else piece
+        raise StopAsyncIteration
+
+
+class AnswersInPieces(MiddlewareBase):
+    async def on_model_call(self, agent: Agent, input_kwargs: Any, next_handler: Any) -> Any:
+        return Pieces("I ", FILTERED) if input_kwargs["current_model"] is agent.model else Pieces("Glad", "ly.")
+
+
+async def test_a_stream_of_another_layer_may_lack_a_way_to_close_it() -> None:
+    guards = GuardrailMiddleware(input=[lambda text, agent: None], output=[lambda text, agent: None])
+    layers = [guards, RefusalMiddleware(ScriptedChatModel([], model="second")), AnswersInPieces()]
+    agent = Agent("a", model=ScriptedChatModel([]), middlewares=layers)
+    assert (await agent.reply("go")).get_text_content() == "Gladly."
 
 
 async def test_the_last_refusal_stands() -> None:

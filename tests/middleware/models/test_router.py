@@ -4,14 +4,17 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
+import anyio
 import pytest
 
 from agentrt import Agent, AgentState
-from agentrt.errors import MiddlewareConfigError
-from agentrt.middleware import MiddlewareBase, ModelRouterMiddleware, RetryMiddleware
-from agentrt.model import ScriptedChatModel
+from agentrt.errors import BudgetExceeded, MiddlewareConfigError
+from agentrt.message import TextBlock
+from agentrt.middleware import Budget, BudgetMiddleware, MiddlewareBase, ModelRouterMiddleware, RetryMiddleware
+from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.testing import check_middleware
 from tests.loop.helpers import add, call
+from tests.middleware.fake_time import on_both_loops, play
 
 
 def models() -> dict[str, Any]:
@@ -43,6 +46,48 @@ async def test_a_function_chooses_the_model_of_each_reply() -> None:
     assert agent.model is model
 
 
+class Metadata(MiddlewareBase):
+    """Keeps what the last piece of each answer has."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    async def on_model_call(self, agent: Agent, input_kwargs: Any, next_handler: Any) -> Any:
+        result = await next_handler()
+        if isinstance(result, ChatResponse):
+            self.seen.append(result.metadata)
+            return result
+        return self._read(result)
+
+    async def _read(self, stream: Any) -> Any:
+        metadata = None
+        async for piece in stream:
+            metadata = piece.metadata or metadata
+            yield piece
+        self.seen.append(metadata)
+
+
+NAMED = ChatResponse([TextBlock("small")], metadata={"model": "small-2026"})
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "choice", "metadata"),
+    [
+        ("small", "small", {"model": "small"}),
+        (NAMED, "small", {"model": "small-2026"}),
+        ("small", "own", None),
+        ("small", None, None),
+    ],
+)
+async def test_an_answer_names_the_model_that_was_chosen(answer: Any, choice: str, metadata: Any, stream: bool) -> None:
+    seen, own = Metadata(), ScriptedChatModel(["own"], stream=stream)
+    candidates = {"small": ScriptedChatModel([answer], model="small", stream=stream), "own": own}
+    router = ModelRouterMiddleware(lambda agent, messages: choice, candidates)
+    await Agent("a", model=own, middlewares=[seen, router]).reply("go")
+    assert seen.seen == [metadata]
+
+
 @pytest.mark.parametrize(("per", "asked"), [("call", 4), ("reply", 2), ("conversation", 1)])
 async def test_the_choice_holds_for_its_period(per: Any, asked: int) -> None:
     numbers = count()
@@ -63,6 +108,43 @@ async def test_a_failing_choice_gives_the_agents_own_model(choose: Any, caplog: 
     assert "ModelRouterMiddleware: choose()" in caplog.text
 
 
+async def test_a_failed_choice_holds_for_its_reply_alone() -> None:
+    results = iter(["failed", "small"])
+
+    def choose(agent: Agent, messages: Any) -> str:
+        return next(results)
+
+    agent = routed(choose, [[call("1", "add", a=1, b=2)], "three"], per="conversation")
+    assert [await ask(agent, "go") for _ in range(3)] == ["three", "small 0", "small 1"]
+
+
+@on_both_loops
+def test_a_choice_that_hangs_is_given_up(backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def choose(agent: Agent, messages: Any) -> str:
+        await anyio.sleep(1_000)
+        return "small"
+
+    async def main() -> None:
+        started = anyio.current_time()
+        assert await ask(routed(choose, timeout=5), "go") == "own"
+        assert anyio.current_time() - started == pytest.approx(5)
+
+    play(backend, main)
+    assert "choose() took longer than 5 s, so the agent's model answers" in caplog.text
+
+
+async def test_a_choice_that_uses_up_the_budget_is_no_failure() -> None:
+    async def choose(agent: Agent, messages: Any) -> str:
+        for _ in range(2):
+            await agent.run.ask_model(messages[-1:], purpose="route")
+        return "small"
+
+    layers = [ModelRouterMiddleware(choose, models()), BudgetMiddleware(reply=Budget(model_calls=1), on_exceed="raise")]
+    agent = Agent("a", model=ScriptedChatModel(["large", "never"]), middlewares=layers)
+    with pytest.raises(BudgetExceeded):
+        await agent.reply("go")
+
+
 async def test_a_summary_keeps_the_model_that_it_asks_for() -> None:
     async def choose(agent: Agent, messages: Any) -> str:
         answer = await agent.run.ask_model(messages[-1:], purpose="route")
@@ -81,12 +163,14 @@ def test_the_router_stands_outside_of_what_belongs_to_a_model() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ModelRouterMiddleware("small", models()), r"choose=\.\.\.\) must be a function"),  # type: ignore[arg-type]
+        (lambda: ModelRouterMiddleware("small", models()), "has 'small', which is not callable: write a function"),  # type: ignore[arg-type]
         (lambda: ModelRouterMiddleware(ask, {}), "must be a dict of names and models"),  # type: ignore[arg-type]
         (lambda: ModelRouterMiddleware(ask, ["small"]), "must be a dict of names and models"),  # type: ignore[arg-type]
         (lambda: ModelRouterMiddleware(ask, {"small": 7}), "has 7 for 'small': give a chat model"),  # type: ignore[arg-type,dict-item]
         (lambda: ModelRouterMiddleware(ask, models(), per="turn"), 'must be "reply", "call" or "conversation"'),  # type: ignore[arg-type]
         (lambda: ModelRouterMiddleware(ask, models(), per="cal"), 'did you mean "call"'),  # type: ignore[arg-type]
+        (lambda: ModelRouterMiddleware(ask, models(), timeout=0), r"timeout=\.\.\.\) must be .* not 0"),  # type: ignore[arg-type]
+        (lambda: ModelRouterMiddleware(ask, models(), timeout=True), r"timeout=\.\.\.\) must be .* not True"),  # type: ignore[arg-type]
     ],
 )
 def test_a_wrong_option_is_refused(make: Callable[[], Any], message: str) -> None:

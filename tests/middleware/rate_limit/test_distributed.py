@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from agentrt_middleware.rate_limit.distributed import SharedLimiter
-from agentrt_middleware.rate_limit.usage_window import Limits, Refusal
+from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
 from tests.middleware.fake_time import on_both_loops, play
 
 PATIENCE = 10.0  # seconds; only a failure waits that long
@@ -69,7 +69,7 @@ class Time:
 @pytest.fixture
 def parts():
     store, time = Store(), Time()
-    return store, SharedLimiter(Limits(max_concurrency=1), store, "key", clock=time), time
+    return store, SharedLimiter(RateLimits(max_concurrency=1), store, "key", clock=time), time
 
 
 async def test_an_end_the_store_missed_is_reported_later(parts):
@@ -134,7 +134,7 @@ async def test_a_continuing_call_is_renewed_three_times_per_lease(parts):
 
 async def test_no_lease_is_renewed_without_max_concurrency(parts):
     store, _, time = parts
-    limiter = SharedLimiter(Limits(min_interval=1), store, "key", clock=time)
+    limiter = SharedLimiter(RateLimits(min_interval=1), store, "key", clock=time)
     store.take = take_always
     lease = await limiter.acquire()
     time.now += 1_000.0
@@ -198,7 +198,7 @@ def test_the_store_error_policy_applies_within_250_ms(backend):
     async def main() -> float:
         store = Store()
         store.gate = anyio.Event()  # never set: the store hangs
-        limiter = SharedLimiter(Limits(max_concurrency=1), store, "key")
+        limiter = SharedLimiter(RateLimits(max_concurrency=1), store, "key")
         start = anyio.current_time()
         lease = await limiter.acquire()
         waited = anyio.current_time() - start

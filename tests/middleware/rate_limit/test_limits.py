@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agentrt_middleware.rate_limit import redis
 from agentrt_middleware.rate_limit.redis import RedisStore
-from agentrt_middleware.rate_limit.usage_window import Limits, Refusal, Usage
+from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal, Usage
 from tests.middleware.fake_time import on_both_loops
 from tests.services import unavailable
 
@@ -35,7 +35,7 @@ class Store(Protocol):
 
 
 class Local:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RateLimits) -> None:
         self._limits, self._usage = limits, Usage()
 
     async def take(self, now: float, tokens: float, call: str) -> Refusal | None:
@@ -48,7 +48,7 @@ class Local:
 class Redis:
     """The script that runs in Redis, on a clock that the test sets."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: RateLimits) -> None:
         self._limits, self._key, self._store = limits, next(names), RedisStore(redis_url())
 
     async def renew(self, now: float, call: str) -> bool:
@@ -170,7 +170,7 @@ def test_no_window_exceeds_a_minutes_worth_and_what_drained(
     store: Any, backend: str, steps: list[Any], limit: int
 ) -> None:
     ledger = Ledger(limit)
-    anyio.run(follow, store(Limits(tokens_per_minute=limit)), ledger, steps, less, backend=backend)
+    anyio.run(follow, store(RateLimits(tokens_per_minute=limit)), ledger, steps, less, backend=backend)
     assert ledger.excess() <= limit / 60 * _NEARLY
 
 
@@ -182,11 +182,11 @@ def test_no_window_exceeds_a_minutes_worth_and_what_drained(
 def test_tokens_beyond_the_estimate_count_from_the_calls_start(
     store: Any, backend: str, steps: list[Any], limit: int
 ) -> None:
-    anyio.run(follow, store(Limits(tokens_per_minute=limit)), Ledger(limit), steps, more_or_less, backend=backend)
+    anyio.run(follow, store(RateLimits(tokens_per_minute=limit)), Ledger(limit), steps, more_or_less, backend=backend)
 
 
 async def test_setting_the_redis_clock_back_loses_no_place() -> None:
-    redis, now = Redis(Limits(min_interval=20, max_concurrency=1)), _BEGIN
+    redis, now = Redis(RateLimits(min_interval=20, max_concurrency=1)), _BEGIN
     assert await redis.take(now, 0, "first") is None
     now -= 3_600
     waits = [await redis.take(now + second, 0, "second") for second in range(19)]

@@ -22,14 +22,14 @@ from agentrt import Agent, AgentState, Toolkit
 from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout, Transient
 from agentrt.event import CustomEvent
 from agentrt.message import TextBlock, ToolCallBlock
-from agentrt.middleware import MiddlewareBase, RateLimitMiddleware
+from agentrt.middleware import MiddlewareBase, RateLimitMiddleware, RedisStore, RetryMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, OpenAIChatModel, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt_middleware.rate_limit import middleware as rate_limit
 from agentrt_middleware.rate_limit.call_tokens import AnswerLengths, CallTokens
 from agentrt_middleware.rate_limit.distributed import SharedLimiter
 from agentrt_middleware.rate_limit.queue import Limiter
-from agentrt_middleware.rate_limit.usage_window import Limits
+from agentrt_middleware.rate_limit.usage_window import RateLimits
 from tests.loop.helpers import add
 from tests.middleware.fake_time import Clock, on_both_loops, play
 
@@ -262,7 +262,7 @@ def test_a_wrong_estimate_is_refunded_or_becomes_a_debt(backend: str) -> None:
     starts = Starts()
 
     async def main() -> list[float]:
-        limiter = Limiter(Limits(tokens_per_minute=60_000))
+        limiter = Limiter(RateLimits(tokens_per_minute=60_000))
         started = []
         starts.now()
         for actual in (61_000, 100, 0, 62_000, 0):
@@ -467,7 +467,7 @@ def test_an_answer_that_cannot_be_counted_gives_its_place_back(backend: str, odd
 @on_both_loops
 def test_an_oversized_request_starts_when_idle_and_is_drained(backend: str) -> None:
     async def main() -> list[float]:
-        starts, limiter, started = Starts(), Limiter(Limits(tokens_per_minute=60)), []
+        starts, limiter, started = Starts(), Limiter(RateLimits(tokens_per_minute=60)), []
         starts.now()
         for tokens in (1, 180, 1):
             await limiter.acquire(tokens)
@@ -546,7 +546,7 @@ def test_a_wait_that_is_known_to_be_too_long_is_refused_at_once(backend: str) ->
 @on_both_loops
 def test_the_place_in_the_queue_counts_for_how_long_the_wait_is(backend: str) -> None:
     async def main() -> list[Any]:
-        starts, limiter = Starts(), Limiter(Limits(min_interval=1))
+        starts, limiter = Starts(), Limiter(RateLimits(min_interval=1))
         ended: list[Any] = []
         starts.now()
 
@@ -566,7 +566,7 @@ def test_the_place_in_the_queue_counts_for_how_long_the_wait_is(backend: str) ->
 @on_both_loops
 def test_a_waiter_that_moved_up_is_not_refused_for_past_waiters(backend: str) -> None:
     async def main() -> float:
-        starts, limiter = Starts(), Limiter(Limits(min_interval=1))
+        starts, limiter = Starts(), Limiter(RateLimits(min_interval=1))
         starts.now()
         await limiter.acquire()
         with anyio.CancelScope() as gone:
@@ -584,7 +584,7 @@ def test_a_waiter_that_moved_up_is_not_refused_for_past_waiters(backend: str) ->
 @on_both_loops
 def test_a_wait_of_unknown_length_is_given_up_after_max_wait(backend: str) -> None:
     async def main() -> None:
-        starts, limiter = Starts(), Limiter(Limits(max_concurrency=1))
+        starts, limiter = Starts(), Limiter(RateLimits(max_concurrency=1))
         await limiter.acquire()
         starts.now()
         with pytest.raises(RateLimitTimeout, match="max_concurrency"):
@@ -597,7 +597,7 @@ def test_a_wait_of_unknown_length_is_given_up_after_max_wait(backend: str) -> No
 @on_both_loops
 def test_a_too_long_retry_after_refuses_waiters_at_once(backend: str) -> None:
     async def main() -> list[Any]:
-        starts, limiter = Starts(), Limiter(Limits(min_interval=5))
+        starts, limiter = Starts(), Limiter(RateLimits(min_interval=5))
         failed: list[Any] = []
         starts.now()
         await limiter.acquire()
@@ -664,7 +664,7 @@ def test_waiters_use_a_raised_limit_at_once(backend: str) -> None:
 @on_both_loops
 def test_a_waiter_cancelled_right_after_waking_wakes_the_next(backend: str) -> None:
     async def main() -> list[str]:
-        limiter, started = Limiter(Limits(max_concurrency=1)), list[str]()
+        limiter, started = Limiter(RateLimits(max_concurrency=1)), list[str]()
         lease = await limiter.acquire()
 
         async def call(name: str, scope: anyio.CancelScope) -> None:
@@ -699,7 +699,7 @@ CALLS = st.lists(
     max_size=25,
 )
 LIMITS = st.builds(
-    Limits,
+    RateLimits,
     st.sampled_from([0.0, 0.2]),
     st.sampled_from([None, 3, 120]),
     st.sampled_from([None, 100, 6_000]),
@@ -710,7 +710,7 @@ LIMITS = st.builds(
 @on_both_loops
 @settings(max_examples=60)
 @given(calls=CALLS, limits=LIMITS)
-def test_cancellations_break_no_limit_and_starve_no_waiter(backend: str, calls: list[Any], limits: Limits) -> None:
+def test_cancellations_break_no_limit_and_starve_no_waiter(backend: str, calls: list[Any], limits: RateLimits) -> None:
     started: list[tuple[float, int]] = []
     cancelled: set[int] = set()
     running, most = 0, 0
@@ -787,7 +787,7 @@ def test_no_window_uses_more_tokens_than_drained_in_it(backend: str, calls: list
                 await lease.settle(share * estimate)
 
     async def main() -> None:
-        limiter = Limiter(Limits(0.0, None, tokens, None))
+        limiter = Limiter(RateLimits(0.0, None, tokens, None))
         async with anyio.create_task_group() as group:
             for pause, *values in calls:
                 await anyio.sleep(pause)
@@ -806,7 +806,7 @@ def test_no_window_uses_more_tokens_than_drained_in_it(backend: str, calls: list
 @on_both_loops
 def test_a_cancelled_head_makes_way_for_the_next(backend: str) -> None:
     async def main() -> float:
-        starts, limiter = Starts(), Limiter(Limits(min_interval=1))
+        starts, limiter = Starts(), Limiter(RateLimits(min_interval=1))
         starts.now()
         await limiter.acquire()
         async with anyio.create_task_group() as group:
@@ -843,6 +843,8 @@ def test_a_cancelled_head_makes_way_for_the_next(backend: str) -> None:
             {"store": "redis://:hidden@localhost"},
             "must be a RedisStore, or have its lease_seconds, take, renew, end and block",
         ),
+        ({"store": RedisStore}, "and block, not the class RedisStore: make an instance"),
+        ({"key": ["orders"]}, "key=...) must be a str that is not empty, not ['orders']"),
         ({"on_store_error": "maybe"}, '"local", "open" or "closed", not \'maybe\''),
     ],
 )
@@ -852,15 +854,10 @@ def test_an_invalid_limit_is_refused_at_construction(options: dict[str, Any], pr
     assert "hidden" not in str(caught.value)
 
 
-class RetryMiddleware(MiddlewareBase):
-    async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
-        return await next_handler()
-
-
 def test_each_attempt_of_an_outer_retry_counts() -> None:
     limit, retry, model = RateLimitMiddleware(), RetryMiddleware(), ScriptedChatModel([])
     Agent("a", model=model, middlewares=[retry, limit])
-    with pytest.raises(MiddlewareConfigError, match="put RateLimitMiddleware after RetryMiddleware"):
+    with pytest.raises(MiddlewareConfigError, match="put RetryMiddleware before RateLimitMiddleware"):
         Agent("a", model=model, middlewares=[limit, retry])
 
 
@@ -886,7 +883,7 @@ def test_a_thread_may_add_a_limiter_while_idle_ones_are_dropped(monkeypatch: pyt
 
     def clock() -> float:  # as another thread might at this point
         for number in added:
-            rate_limit._limiters[f"added-{number}", None] = Limiter(Limits())
+            rate_limit._limiters[f"added-{number}", None] = Limiter(RateLimits())
         return monotonic()
 
     for number in range(4):
@@ -894,6 +891,7 @@ def test_a_thread_may_add_a_limiter_while_idle_ones_are_dropped(monkeypatch: pyt
     assert {f"added-{number}" for number in range(3)} <= {name for name, _ in rate_limit._limiters}  # type: ignore[str-unpack, misc]  # keys are any
 
 
+@pytest.mark.slow
 @on_both_loops
 def test_a_conversation_survives_cancelling_and_leaving_anywhere(backend: str) -> None:
     layers = []
@@ -917,7 +915,7 @@ def test_a_conversation_survives_cancelling_and_leaving_anywhere(backend: str) -
 
 @on_both_loops
 def test_threads_with_loops_of_their_own_share_one_queue(backend: str) -> None:
-    limiter, running, most = Limiter(Limits(max_concurrency=1)), 0, 0
+    limiter, running, most = Limiter(RateLimits(max_concurrency=1)), 0, 0
 
     async def call() -> None:
         nonlocal running, most
@@ -946,7 +944,7 @@ def test_threads_with_loops_of_their_own_share_one_queue(backend: str) -> None:
 @on_both_loops
 @pytest.mark.parametrize("blocked", BACKENDS)
 def test_a_blocked_event_loop_at_the_head_stops_no_other(backend: str, blocked: str) -> None:
-    limiter = Limiter(Limits(max_concurrency=1))
+    limiter = Limiter(RateLimits(max_concurrency=1))
     is_waiting, is_over = Event(), Event()
     order: list[str] = []
 
@@ -986,7 +984,7 @@ def test_a_clock_other_than_the_event_loops_is_polled(backend: str) -> None:
     clock = Clock()
 
     async def main() -> float:
-        limiter = Limiter(Limits(min_interval=3_600), clock)
+        limiter = Limiter(RateLimits(min_interval=3_600), clock)
         await limiter.acquire()
         started = anyio.current_time()
         async with anyio.create_task_group() as group:
@@ -1025,7 +1023,7 @@ async def test_two_clocks_for_the_limit_of_one_account_are_refused(monkeypatch: 
 
 
 def test_a_limiter_outlives_its_event_loops() -> None:
-    limiter = Limiter(Limits(min_interval=0.05))
+    limiter = Limiter(RateLimits(min_interval=0.05))
 
     async def main() -> tuple[float, float]:
         await limiter.acquire()
@@ -1038,7 +1036,7 @@ def test_a_limiter_outlives_its_event_loops() -> None:
 
 
 def test_a_waiter_of_a_closed_loop_blocks_no_one() -> None:
-    limiter = Limiter(Limits(max_concurrency=1))
+    limiter = Limiter(RateLimits(max_concurrency=1))
 
     async def leave_a_waiter() -> Any:
         lease = await limiter.acquire()
@@ -1071,7 +1069,7 @@ async def leave_a_waiter(limiter: Limiter) -> tuple[Any, "asyncio.Task[Any]"]:
 
 
 def test_a_waiter_of_a_stopped_loop_blocks_no_one_and_resumes() -> None:
-    limiter = Limiter(Limits(max_concurrency=1))
+    limiter = Limiter(RateLimits(max_concurrency=1))
     loop = asyncio.new_event_loop()
     lease, waiting = loop.run_until_complete(leave_a_waiter(limiter))
 
@@ -1093,7 +1091,7 @@ def test_a_waiter_of_a_stopped_loop_blocks_no_one_and_resumes() -> None:
 
 
 def test_a_call_lost_with_its_loop_gives_its_place_back() -> None:
-    limiter = Limiter(Limits(max_concurrency=1))
+    limiter = Limiter(RateLimits(max_concurrency=1))
 
     async def call() -> None:
         lease = await limiter.acquire()
@@ -1124,7 +1122,7 @@ def test_a_waiter_closed_by_the_garbage_collector_blocks_no_one() -> None:
             lost.pop().close()
         return monotonic()
 
-    limiter = Limiter(Limits(max_concurrency=1), clock)
+    limiter = Limiter(RateLimits(max_concurrency=1), clock)
 
     async def main() -> None:
         lease = await limiter.acquire()
@@ -1149,7 +1147,7 @@ def test_a_call_sees_an_end_by_the_garbage_collector_at_once() -> None:
             lost.pop().close()
         return monotonic()
 
-    limiter = Limiter(Limits(max_concurrency=1), clock)
+    limiter = Limiter(RateLimits(max_concurrency=1), clock)
 
     async def main() -> None:
         async def hold() -> None:

@@ -1,7 +1,6 @@
 """Rate limits that are shared through a real Redis: that of the machine, or one that the tests start."""
 
 import gc
-import os
 import signal
 import socket
 import subprocess
@@ -25,8 +24,8 @@ from agentrt.middleware import RateLimitMiddleware, RedisStore
 from agentrt.model import ScriptedChatModel
 from agentrt_middleware.rate_limit import distributed
 from agentrt_middleware.rate_limit.distributed import SharedLimiter
-from agentrt_middleware.rate_limit.usage_window import Limits
-from tests.middleware.redis_server import RedisServer, answers, when_redis_fails
+from agentrt_middleware.rate_limit.usage_window import RateLimits
+from tests.middleware.redis_server import RedisServer, when_redis_fails
 
 coredis = pytest.importorskip("coredis")
 
@@ -35,18 +34,6 @@ HOLDER = Path(__file__).with_name("rate_limit_holder.py")
 LEASE = 0.5  # seconds
 PATIENCE = 20.0  # seconds; only a failure waits that long
 keys = (f"test-{uuid4().hex}-{number}" for number in count())
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    if "REDIS_URL" in os.environ:
-        yield os.environ["REDIS_URL"]
-    elif answers(6379):
-        yield "redis://127.0.0.1:6379/0"
-    else:
-        server = RedisServer()
-        yield server.url
-        server.close()
 
 
 @pytest.fixture
@@ -66,17 +53,17 @@ async def redis(url: str) -> AsyncIterator[Any]:
 @pytest.mark.parametrize(
     ("limits", "taken", "seconds"),
     [
-        (Limits(min_interval=30), [0], 30),
-        (Limits(requests_per_minute=2), [0, 0], 30),
-        (Limits(tokens_per_minute=600), [400, 150], 10),
-        (Limits(tokens_per_minute=600), [1_200], 75),
-        (Limits(0.01, 3, 600), [1_200], 75),
-        (Limits(max_concurrency=2), [0, 0], 0),
+        (RateLimits(min_interval=30), [0], 30),
+        (RateLimits(requests_per_minute=2), [0, 0], 30),
+        (RateLimits(tokens_per_minute=600), [400, 150], 10),
+        (RateLimits(tokens_per_minute=600), [1_200], 75),
+        (RateLimits(0.01, 3, 600), [1_200], 75),
+        (RateLimits(max_concurrency=2), [0, 0], 0),
     ],
     ids=str,
 )
 async def test_one_process_does_not_get_what_another_has_used(
-    url: str, limits: Limits, taken: list[float], seconds: float
+    url: str, limits: RateLimits, taken: list[float], seconds: float
 ) -> None:
     key, one, other = next(keys), RedisStore(url), RedisStore(url)
     for number, tokens in enumerate(taken):
@@ -84,12 +71,12 @@ async def test_one_process_does_not_get_what_another_has_used(
     refusal = await other.take(key, limits, 150, "other")
     assert refusal is not None
     assert refusal.seconds == pytest.approx(seconds, abs=1.5)
-    assert refusal.reason == [name for name in Limits.__slots__ if getattr(limits, name)][-1]
+    assert refusal.reason == [name for name in RateLimits.__slots__ if getattr(limits, name)][-1]
     assert await other.take(next(keys), limits, 150, "other") is None
 
 
 async def test_tokens_are_refunded_and_owed_across_processes(url: str) -> None:
-    key, limits, store = next(keys), Limits(tokens_per_minute=600), RedisStore(url)
+    key, limits, store = next(keys), RateLimits(tokens_per_minute=600), RedisStore(url)
     assert await store.take(key, limits, 600, "first") is None
     await store.end(key, limits, "first", -500)
     assert await store.take(key, limits, 400, "second") is None
@@ -99,8 +86,8 @@ async def test_tokens_are_refunded_and_owed_across_processes(url: str) -> None:
     assert refusal.seconds == pytest.approx(100, abs=2)
 
 
-@pytest.mark.parametrize("limits", [Limits(tokens_per_minute=60), Limits(0.01, 3, 60, 4)], ids=str)
-async def test_an_open_calls_tokens_are_known_until_they_have_drained(url: str, redis: Any, limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [RateLimits(tokens_per_minute=60), RateLimits(0.01, 3, 60, 4)], ids=str)
+async def test_an_open_calls_tokens_are_known_until_they_have_drained(url: str, redis: Any, limits: RateLimits) -> None:
     key, store = next(keys), RedisStore(url)
     assert await store.take(key, limits, 6_000, "first") is None
     assert await store.take(key, limits, 30, "second") is not None
@@ -109,7 +96,7 @@ async def test_an_open_calls_tokens_are_known_until_they_have_drained(url: str, 
 
 
 async def test_a_retry_after_holds_the_calls_of_all_processes(url: str) -> None:
-    key, limits = next(keys), Limits(max_concurrency=3)
+    key, limits = next(keys), RateLimits(max_concurrency=3)
     await RedisStore(url).block(key, limits, 40)
     refusal = await RedisStore(url).take(key, limits, 0, "other")
     assert refusal is not None
@@ -117,7 +104,7 @@ async def test_a_retry_after_holds_the_calls_of_all_processes(url: str) -> None:
 
 
 async def test_a_place_comes_back_at_the_end_or_when_the_lease_expires(url: str) -> None:
-    key, limits = next(keys), Limits(max_concurrency=1)
+    key, limits = next(keys), RateLimits(max_concurrency=1)
     patient, hasty = RedisStore(url), RedisStore(url, lease_seconds=0.03)
     assert await patient.take(key, limits, 0, "first") is None
     assert await hasty.take(key, limits, 0, "second") is not None
@@ -127,8 +114,9 @@ async def test_a_place_comes_back_at_the_end_or_when_the_lease_expires(url: str)
     assert await patient.take(key, limits, 0, "third") is None
 
 
+@pytest.mark.slow
 async def test_a_call_that_is_renewed_keeps_its_place(url: str) -> None:
-    key, limits = next(keys), Limits(max_concurrency=1)
+    key, limits = next(keys), RateLimits(max_concurrency=1)
     hasty, patient = RedisStore(url, lease_seconds=2), RedisStore(url)
     assert await hasty.take(key, limits, 0, "first") is None
     assert await patient.renew(key, limits, "first")
@@ -139,7 +127,7 @@ async def test_a_call_that_is_renewed_keeps_its_place(url: str) -> None:
 
 
 async def test_a_call_that_lost_its_place_counts_again_over_the_limit(url: str) -> None:
-    key, limits = next(keys), Limits(max_concurrency=1)
+    key, limits = next(keys), RateLimits(max_concurrency=1)
     hasty, patient = RedisStore(url, lease_seconds=0.03), RedisStore(url)
     assert await hasty.take(key, limits, 0, "first") is None
     await anyio.sleep(0.04)
@@ -150,7 +138,7 @@ async def test_a_call_that_lost_its_place_counts_again_over_the_limit(url: str) 
 
 
 async def test_a_long_lease_outlives_a_short_one_of_the_same_limit(url: str) -> None:
-    key, limits = next(keys), Limits(max_concurrency=2)
+    key, limits = next(keys), RateLimits(max_concurrency=2)
     hasty, patient = RedisStore(url, lease_seconds=0.03), RedisStore(url)
     assert await patient.take(key, limits, 0, "first") is None
     assert await hasty.take(key, limits, 0, "second") is None
@@ -161,7 +149,7 @@ async def test_a_long_lease_outlives_a_short_one_of_the_same_limit(url: str) -> 
 
 async def test_a_call_that_outlives_its_lease_counts_its_tokens_once(url: str) -> None:
     # So few that none come back while a busy machine takes its time.
-    key, limits, store = next(keys), Limits(tokens_per_minute=6), RedisStore(url, lease_seconds=0.03)
+    key, limits, store = next(keys), RateLimits(tokens_per_minute=6), RedisStore(url, lease_seconds=0.03)
     assert await store.take(key, limits, 6, "first") is None
     await anyio.sleep(0.04)
     assert await store.take(key, limits, 1, "second") is not None
@@ -172,7 +160,7 @@ async def test_a_call_that_outlives_its_lease_counts_its_tokens_once(url: str) -
 
 
 async def test_setting_the_server_clock_back_prolongs_no_lease(url: str, redis: Any) -> None:
-    key, limits, store = next(keys), Limits(max_concurrency=2), RedisStore(url)
+    key, limits, store = next(keys), RateLimits(max_concurrency=2), RedisStore(url)
     assert await store.take(key, limits, 0, "first") is None
     usage, leases = (f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases"))
     await redis.hincrbyfloat(usage, "at", 3600)
@@ -186,7 +174,7 @@ async def test_setting_the_server_clock_back_prolongs_no_lease(url: str, redis: 
     "options", [{"requests_per_minute": 1e-20}, {"min_interval": 1e12}, {"tokens_per_minute": 1e12}]
 )
 async def test_the_longest_and_the_largest_limits_are_kept_as_well(url: str, options: Any, redis: Any) -> None:
-    key, limits, store = next(keys), Limits(**options), RedisStore(url, lease_seconds=0.001)
+    key, limits, store = next(keys), RateLimits(**options), RedisStore(url, lease_seconds=0.001)
     assert await store.take(key, limits, 1e12, "first") is None
     usage = f"agentrt:limit:{{{key}}}:usage"
     try:
@@ -197,7 +185,7 @@ async def test_the_longest_and_the_largest_limits_are_kept_as_well(url: str, opt
 
 
 async def test_setting_the_server_clock_back_keeps_no_call_waiting(url: str, redis: Any) -> None:
-    key, limits, store = next(keys), Limits(min_interval=20, requests_per_minute=100), RedisStore(url)
+    key, limits, store = next(keys), RateLimits(min_interval=20, requests_per_minute=100), RedisStore(url)
     assert await store.take(key, limits, 0, "first") is None
     usage = f"agentrt:limit:{{{key}}}:usage"
     for name in ("at", "next_start", "blocked_until"):
@@ -208,7 +196,7 @@ async def test_setting_the_server_clock_back_keeps_no_call_waiting(url: str, red
 
 
 async def test_keys_expire_when_nothing_is_in_use_any_more(url: str, redis: Any) -> None:
-    key, limits, store = next(keys), Limits(0.1, requests_per_minute=60), RedisStore(url)
+    key, limits, store = next(keys), RateLimits(0.1, requests_per_minute=60), RedisStore(url)
     await store.take(key, limits, 0, "first")
     usage, leases = (f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases"))
     assert 740 < await redis.ttl(leases) <= 750  # its end may come ten minutes after its lease
@@ -232,7 +220,7 @@ async def test_one_process_asks_for_one_call_at_a_time(url: str, monkeypatch: py
             asking -= 1
 
     monkeypatch.setattr(RedisStore, "take", counted)
-    limiter = SharedLimiter(Limits(min_interval=0.02), RedisStore(url), next(keys))
+    limiter = SharedLimiter(RateLimits(min_interval=0.02), RedisStore(url), next(keys))
     async with anyio.create_task_group() as group:
         for _ in range(10):
             group.start_soon(limiter.acquire)
@@ -241,7 +229,7 @@ async def test_one_process_asks_for_one_call_at_a_time(url: str, monkeypatch: py
 
 
 async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
-    limiter = SharedLimiter(Limits(max_concurrency=1), RedisStore(url), next(keys))
+    limiter = SharedLimiter(RateLimits(max_concurrency=1), RedisStore(url), next(keys))
     for checkpoints in range(0, 40, 3):
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
@@ -260,11 +248,12 @@ async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
     await limiter.acquire(max_wait=0)
 
 
+@pytest.mark.slow
 @when_redis_fails
 async def test_a_place_an_idle_process_could_not_return_expires(
     server: RedisServer,
 ) -> None:
-    key, limits, store = next(keys), Limits(max_concurrency=1), RedisStore(server.url, lease_seconds=LEASE)
+    key, limits, store = next(keys), RateLimits(max_concurrency=1), RedisStore(server.url, lease_seconds=LEASE)
     limiter = SharedLimiter(limits, store, key)
     lease = await limiter.acquire()
     server.send(signal.SIGSTOP)
@@ -276,7 +265,7 @@ async def test_a_place_an_idle_process_could_not_return_expires(
 
 async def granted(store: RedisStore, key: str, lease: str) -> None:
     with anyio.fail_after(PATIENCE):
-        while await store.take(key, Limits(max_concurrency=1), 0, lease) is not None:  # noqa: ASYNC110  # Redis tells nobody
+        while await store.take(key, RateLimits(max_concurrency=1), 0, lease) is not None:  # noqa: ASYNC110  # Redis tells nobody
             await anyio.sleep(0.02)
 
 
@@ -311,12 +300,13 @@ class Holder:
         self._process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(("backend", "fault"), [("asyncio", signal.SIGKILL), ("trio", signal.SIGSTOP)])
 async def test_a_reading_process_keeps_its_place_a_stopped_does_not(
     url: str, backend: str, fault: signal.Signals, anyio_backend: str
 ) -> None:
-    key, store, one = next(keys), RedisStore(url), Limits(max_concurrency=1)
+    key, store, one = next(keys), RedisStore(url), RateLimits(max_concurrency=1)
     with closing(Holder(backend, url, key)) as holder:
         await anyio.to_thread.run_sync(holder.read_pieces_for, 2 * LEASE)
         assert await store.take(key, one, 0, "other") is not None
@@ -344,6 +334,7 @@ async def ask(agent: Agent, found: list[Any]) -> None:
         found += [(event.name, event.value) async for event in stream if isinstance(event, CustomEvent)]
 
 
+@pytest.mark.slow
 @when_redis_fails
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("policy", ["local", "open", "closed"])
@@ -374,6 +365,7 @@ async def test_when_redis_fails_the_policy_applies_and_is_said_once(
     assert len(messages_in(caplog)) == 1
 
 
+@pytest.mark.slow
 @when_redis_fails
 async def test_when_redis_is_back_the_limits_are_shared_again(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -415,6 +407,7 @@ def test_without_coredis_the_error_names_the_extra(monkeypatch: pytest.MonkeyPat
         RedisStore("redis://127.0.0.1")
 
 
+@pytest.mark.slow
 def test_four_processes_together_stay_within_the_limit(url: str) -> None:
     arrivals: list[float] = []
     listener = socket.create_server(("127.0.0.1", 0), backlog=64)

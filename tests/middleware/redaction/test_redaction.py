@@ -1,8 +1,10 @@
 """Redaction in an agent: nothing of what is found leaves, is kept or is sent, whatever way it takes."""
 
 import base64
+import copy
 import json
 import logging
+import pickle
 from typing import Any
 
 import anyio
@@ -475,15 +477,15 @@ async def test_custom_agents_are_redacted_too() -> None:
     class Own(AgentBase):
         asked: Any = None
 
-        async def reply(self, msg: Msg, note: str = "") -> Msg:
-            self.asked = (msg.get_text_content(), note)
+        async def reply(self, msg: Msg, note: str = "", context: Any = None) -> Msg:
+            self.asked = (msg.get_text_content(), note, context)
             return AssistantMsg("own", ALL)
 
         async def observe(self, msg: Any) -> None:
             self.asked = msg
 
     agent = Own(middlewares=[RedactionMiddleware()])
-    message = await agent.reply(UserMsg("eve", ALL), note=EMAIL_TEXT)
+    message = await agent.reply(UserMsg("eve", ALL), note=EMAIL_TEXT, context={"of": (EMAIL_TEXT, [EMAIL_TEXT])})
     assert_clean(message.to_json(), repr(agent.asked))
     await agent.observe(UserMsg("eve", ALL))
     assert_clean(agent.asked.to_json())
@@ -589,3 +591,12 @@ async def test_a_whole_answer_in_one_response_is_redacted() -> None:
     agent = agent_of([ChatResponse([TextBlock(ALL), ThinkingBlock(ALL)])])
     items = await items_of(agent)
     assert_clean(as_json(items), agent.state.model_dump_json())
+
+
+@pytest.mark.parametrize("again", [lambda agent: pickle.loads(pickle.dumps(agent)), copy.copy, copy.deepcopy])
+async def test_a_copy_of_an_agent_redacts_as_the_agent_does(again: Any) -> None:
+    layer = RedactionMiddleware([EMAIL, Pattern("badge", r"B-\d{6}")])
+    agent = Agent("a", model=ScriptedChatModel(["one", "two"]), middlewares=[layer])
+    await agent.reply("Hello.")
+    await again(agent).reply("B-123456 and bob@example.com")
+    assert again(layer).text("B-123456 and bob@example.com") == "[BADGE] and [EMAIL]"

@@ -17,6 +17,7 @@ from agentrt.permission import PermissionContext, PermissionDecision, Permission
 from agentrt.testing import check_middleware
 from agentrt.types import PermissionBehavior
 from tests.loop.helpers import call, items_of
+from tests.middleware.question.layers import Asking
 
 EACH_MODE = pytest.mark.parametrize("mode", list(PermissionMode))
 
@@ -213,7 +214,20 @@ def test_each_matched_call_that_ran_had_a_yes(calls: list[tuple[str, int, bool]]
     anyio.run(main)
 
 
+@pytest.mark.parametrize("verdict", [0, "", [], 7, object(), b"no"])
+async def test_a_rule_that_answers_nonsense_asks(verdict: Any) -> None:
+    log = Log()
+    agent = agent_with(HumanApprovalMiddleware({"pay": lambda arguments: verdict}), log, [call("1", "pay", amount=1)])
+    await agent.reply("go")
+    assert agent.waiting() is not None
+    assert log == []
+
+
 BAD: list[tuple[Callable[[], Any], str]] = [
+    (lambda: HumanApprovalMiddleware(None), "must be a list of names of tools"),  # type: ignore[arg-type]
+    (lambda: HumanApprovalMiddleware({"pay": False}), "has no rules, so it would ask about nothing"),
+    (lambda: HumanApprovalMiddleware({"pay": lambda: True}), r"for 'pay' has <lambda>\(\), which must be a function"),  # type: ignore[dict-item,misc]
+    (lambda: HumanApprovalMiddleware(risk=lambda name: True), r"must be a function \(name, arguments\)"),  # type: ignore[arg-type,misc]
     (HumanApprovalMiddleware, "has no rules, so it would ask about nothing: write"),
     (lambda: HumanApprovalMiddleware({"pay": 1}), "has 1 for 'pay': give True, False or a function"),  # type: ignore[dict-item]
     (lambda: HumanApprovalMiddleware([1]), "must be a list of names of tools, or of patterns"),  # type: ignore[list-item]
@@ -300,3 +314,23 @@ def test_sub_agents_inherit_the_rules_unless_told_otherwise() -> None:
 
     assert "HumanApprovalMiddleware, from 'boss'" in layers_of_child(True)
     assert "HumanApprovalMiddleware" not in layers_of_child(False)
+
+
+async def test_a_judge_reads_no_question_of_another_layer() -> None:
+    risk = ScriptedChatModel([])
+    agent = Agent(
+        "a", model=ScriptedChatModel([]), middlewares=[Asking("on_reasoning"), HumanApprovalMiddleware(risk=risk)]
+    )
+    await agent.reply("go")
+    asked = agent.waiting()
+    assert isinstance(asked, RequireUserConfirmEvent)
+    assert (asked.tool_calls[0].name, risk.calls) == ("raise_budget", [])
+
+
+@pytest.mark.parametrize(("rules", "is_asked"), [(["*"], False), (["GenerateStructuredOutput"], True)])
+async def test_an_answer_in_a_form_waits_only_where_it_is_named(rules: list[str], is_asked: bool) -> None:
+    form = [ToolCallBlock("1", "GenerateStructuredOutput", '{"n": 1}')]
+    layer = HumanApprovalMiddleware(rules, risk=lambda name, arguments: True)
+    agent = Agent("a", model=ScriptedChatModel([form]), middlewares=[layer])
+    await agent.reply("go", structured_schema={"type": "object", "properties": {"n": {"type": "integer"}}})
+    assert (agent.waiting() is not None) is is_asked

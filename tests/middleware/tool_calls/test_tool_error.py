@@ -39,7 +39,11 @@ async def test_other_results_stay_as_they_are() -> None:
     assert (state, "no route" in text) == ("error", True)
 
 
-@pytest.mark.parametrize("text", [lambda call, text: 1 / 0, lambda call, text: None, lambda call: "x"])
+async def sleep_on(call: Any, text: str) -> str:
+    return text
+
+
+@pytest.mark.parametrize("text", [lambda call, text: 1 / 0, lambda call, text: None, lambda call, text: 7])
 async def test_a_function_that_fails_leaves_the_text(text: Any) -> None:
     assert "no route" in (await result_of(ToolErrorMiddleware("*", text)))[1]
 
@@ -51,6 +55,9 @@ async def test_a_function_that_fails_leaves_the_text(text: Any) -> None:
         (lambda: ToolErrorMiddleware([1], "x"), "must be a list of names"),  # type: ignore[list-item]
         (lambda: ToolErrorMiddleware(None, "x"), "must be a list of names"),  # type: ignore[arg-type]
         (lambda: ToolErrorMiddleware("*", ""), "must be a str for the model, or a function"),
+        (lambda: ToolErrorMiddleware([], "x"), "must be a list of names"),
+        (lambda: ToolErrorMiddleware("*", lambda call: "x"), r"which must be a function \(call, text\)"),  # type: ignore[arg-type,misc]
+        (lambda: ToolErrorMiddleware("*", sleep_on), "must be a plain function, not sleep_on"),  # type: ignore[arg-type]
         (lambda: ToolErrorMiddleware("*", 7), "must be a str for the model, or a function"),  # type: ignore[arg-type]
     ],
 )

@@ -144,3 +144,32 @@ async def test_it_keeps_the_contract() -> None:
         return ToolResultLimitMiddleware(4, head=2, tail=1)
 
     await check_middleware(make, faults=["cancel"])
+
+
+DAMAGED: list[dict[str, Any]] = [
+    {"count": "x"},
+    {"count": -5, "results": []},
+    {"count": 10**12},  # what is not kept is found out at once
+    {"count": 1, "results": {"result-1": 7}},
+    {"results": None},
+]
+
+
+@pytest.mark.parametrize("data", DAMAGED, ids=str)
+async def test_damaged_data_of_a_saved_conversation_is_put_right(data: dict[str, Any]) -> None:
+    state = AgentState(middleware_data={"ToolResultLimitMiddleware": dict(data)})
+    calls = [call("1", "read_result", ref="result-1"), call("2", "fetch")]
+    agent = agent_of("x" * 200, ToolResultLimitMiddleware(100, head=10, tail=5), calls, state=state)
+    await agent.reply("go")
+    missing, shortened = results_of(agent)
+    assert "is not kept" in missing.text
+    assert "are left out here" in shortened.text
+
+
+async def test_a_result_that_cannot_be_put_aside_stays_whole(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "tool-results").write_text("in the way")
+    layer = ToolResultLimitMiddleware(100, head=10, tail=5, workspace=LocalWorkspace(tmp_path))
+    agent = agent_of("x" * 200, layer, [call("1", "fetch")])
+    await agent.reply("go")
+    assert results_of(agent)[0].text == "x" * 200
+    assert "could not be put aside" in caplog.text

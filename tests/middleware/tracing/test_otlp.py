@@ -96,6 +96,7 @@ def grpc_collector() -> Iterator[GrpcCollector]:
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given_path", "expected_path"), [("", "/v1/traces"), ("/", "/v1/traces"), ("/of/mine", "/of/mine")]
 )
@@ -126,6 +127,7 @@ def test_the_example_sends_two_replies_with_their_content(collector: Collector) 
     assert "It is sunny in Shanghai." in str(collector.got)
 
 
+@pytest.mark.slow
 def test_flush_delivers_at_once_and_shutdown_twice_is_harmless(collector: Collector) -> None:
     more = "print(delivery.flush(), delivery.undelivered, delivery.shutdown(), delivery.shutdown())"
     done = run(PROGRAM + more, collector.url)
@@ -214,6 +216,7 @@ def test_the_variables_alone_are_enough_for_http(collector: Collector) -> None:
     assert (path, key) == ("/base/v1/traces", "open sesame")
 
 
+@pytest.mark.slow
 def test_grpc_loads_no_http_exporter_and_http_no_grpc() -> None:
     program = """
 import sys
@@ -226,6 +229,7 @@ print([name for name in names if name in sys.modules])
     assert run(program, "http/protobuf").stdout.strip() == "['requests']"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", ["", "print(delivery.shutdown(0.01))"])
 def test_a_hanging_grpc_collector_delays_no_reply_and_no_exit(more: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -259,6 +263,7 @@ def test_http_to_a_grpc_collector_is_a_warning_at_the_end(grpc_collector: GrpcCo
     assert grpc_collector.stop() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "wrong", "right"), [("grpc", 4318, 4317), ("http/protobuf", 4317, 4318), ("grpc", 4317, None)]
 )

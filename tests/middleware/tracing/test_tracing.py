@@ -526,6 +526,7 @@ async def test_a_cancelled_reply_ends_all_its_spans_and_none_as_failed(spans: Sp
     assert states == ["interrupted", "interrupted"]
 
 
+@pytest.mark.slow
 async def test_a_fault_anywhere_ends_every_span(spans: Spans) -> None:
     def make(log: ToolLog) -> Agent:
         calls = [call("1", "add", a=1, b=2), call("2", "add", a=3, b=4)]

@@ -154,6 +154,7 @@ fragments = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(fragments, max_size=20))
 def test_the_pieces_always_add_up_to_the_whole(given: list[Any]) -> None:
     accumulator = StreamAccumulator()

@@ -363,6 +363,20 @@ def test_description_lists_names_types_and_optional_parameters() -> None:
     )
 
 
+def test_description_says_what_items_are_made_of() -> None:
+    person = {"type": "object", "properties": {"name": {"type": "string"}, "friends": {"$ref": "#/$defs/Friends"}}}
+    friends = {"type": "object", "properties": {"best": {"$ref": "#/$defs/Person"}}, "required": ["best"]}
+    schema = {
+        "properties": {"people": {"type": "array", "items": {"$ref": "#/$defs/Person"}}, "tags": {"items": {}}},
+        "$defs": {"Person": person, "Friends": friends},
+        "required": ["people"],
+    }
+    assert describe_parameters(schema) == (
+        "It takes: people (array of Person), tags (anything, optional). Person: name (string, optional), friends "
+        "(Friends, optional). Friends: best (Person)."
+    )
+
+
 def test_description_of_many_parameters_is_cut() -> None:
     many = {f"p{n}": {} for n in range(25)}
     assert describe_parameters({"properties": many}).endswith("p19 (anything, optional), and 5 more.")

@@ -1,0 +1,42 @@
+"""A PostgreSQL, and runners over a schema of their own in it; DBOS works on asyncio only."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from agentrt.block import new_name
+from agentrt.runner import DBOSRunner
+from agentrt.state import PostgresStore
+from tests.postgres_server import PostgresServer
+
+NewRunner = Callable[..., DBOSRunner]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def store(postgres: PostgresServer) -> AsyncIterator[PostgresStore]:
+    async with PostgresStore(postgres.url, schema=f"t{new_name().lower()}") as store:
+        yield store
+
+
+@pytest.fixture
+def new_runner(postgres: PostgresServer, store: PostgresStore) -> NewRunner:
+    """A function that makes a runner of an agent, as each machine has one."""
+    schema = f"t{new_name().lower()}"
+
+    def make(agent: Any, **options: Any) -> DBOSRunner:
+        return DBOSRunner(agent, store, postgres.url, schema=schema, **options)
+
+    return make

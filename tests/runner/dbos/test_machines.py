@@ -1,0 +1,48 @@
+"""Many machines that fail: nothing is lost, nothing runs twice, and followers see what is saved.
+
+`python -m tests.runner.dbos.machines_run` does the same for longer.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.postgres_server import PostgresServer
+from tests.runner.dbos import machines_run
+
+FAULTS: list[Any] = [{"kill": 2.0}, {"freeze": 1.0}, {"cut": 0.5, "kill": 3.0}, {"restart": 3.0}]
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    server = PostgresServer(connections=200)
+    yield server
+    server.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", FAULTS, ids="-".join)
+async def test_no_effect_is_lost_and_none_is_repeated(tmp_path: Path, monkeypatch, own_server, faults):
+    monkeypatch.setenv("KILL_TEST_LOG", "")
+    monkeypatch.setenv("KILL_TEST_IDEMPOTENT", "")
+    monkeypatch.setenv("KILL_TEST_TOOL_SECONDS", "0.5")
+    report = await machines_run.run(own_server, tmp_path, faults=faults, conversations=30)
+    log = (tmp_path / "workers.log").read_text()
+    assert not report.problems, "\n".join([*report.problems, log[-3000:]])
+    assert (report.finished, report.results.total()) == (30, 90)
+    assert report.kills > 0
+    assert "ready: " in log
+
+
+@pytest.mark.slow
+async def test_idempotent_tools_leave_nothing_unknown(tmp_path: Path, monkeypatch, own_server):
+    monkeypatch.setenv("KILL_TEST_LOG", "")
+    monkeypatch.setenv("KILL_TEST_IDEMPOTENT", "")
+    monkeypatch.setenv("KILL_TEST_TOOL_SECONDS", "0.5")
+    report = await machines_run.run(own_server, tmp_path, faults={"kill": 2.0}, conversations=30, idempotent=True)
+    log = (tmp_path / "workers.log").read_text()
+    assert not report.problems, "\n".join([*report.problems, log[-3000:]])
+    assert report.results == {"success": 90}, log[-3000:]
+    assert report.kills > 0

@@ -1,0 +1,201 @@
+"""Conversations of three tools, and workers that are killed while they are busy: `python -m tests.runner.kill_run`."""
+
+import argparse
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+
+from agentrt import Msg
+from agentrt.event import ReplyEndEvent
+from agentrt.runner import Runner
+from agentrt.state import SQLiteStore
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Report(NamedTuple):
+    """What came of it; `problems` is empty where every promise was kept."""
+
+    kills: int
+    seconds: float
+    finished: int
+    results: Counter[str]
+    problems: list[str]
+
+
+class Workers:
+    """Workers of one database, of which one works and the others wait; a killed one is replaced at once."""
+
+    def __init__(self, folder: Path, count: int, environment: dict[str, str]) -> None:
+        self._database = folder / "agent.db"
+        self._log = folder / "effects.log"
+        self._errors = (folder / "workers.log").open("w")
+        self._environment = environment
+        self._processes = [self._start() for _ in range(count)]
+        self.kills = 0
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        url = f"sqlite:{self._database}"
+        command = [sys.executable, "-m", "agentrt", "worker", "tests.runner.kill_app:agent", "--store", url]
+        return subprocess.Popen(command, cwd=ROOT, env=self._environment, stderr=self._errors)
+
+    def find_busy(self) -> "list[subprocess.Popen[bytes]]":
+        """Return the worker that runs replies at this moment, and has run a tool; empty if there is none."""
+        with closing(sqlite3.connect(self._database, timeout=5)) as connection:
+            rows = connection.execute("SELECT DISTINCT worker FROM runner_queue WHERE status = 'running'").fetchall()
+        pids = {int(name.split(":")[1]) for (name,) in rows}
+        pids &= {json.loads(line)["pid"] for line in self._log.read_text().splitlines()}
+        # A name may be that of a worker that was killed, until the next one has queued again what it left.
+        return [process for process in self._processes if process.pid in pids and process.poll() is None]
+
+    def kill_busy(self) -> None:
+        """Kill a busy worker, if there is one, and start another."""
+        for process in self.find_busy()[:1]:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            self._processes.remove(process)
+            self._processes.append(self._start())
+            self.kills += 1
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+        self._errors.close()
+
+
+async def run(
+    folder: Path, *, conversations: int, replies: int, workers: int, every: float, idempotent: bool
+) -> Report:
+    log = folder / "effects.log"
+    log.touch()
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware")])
+    environment = {**os.environ, "PYTHONPATH": paths, "KILL_TEST_LOG": str(log)}
+    environment["KILL_TEST_IDEMPOTENT"] = "1" if idempotent else "0"
+    os.environ["KILL_TEST_LOG"] = str(log)
+    from tests.runner.kill_app import agent
+
+    begun = time.monotonic()
+    problems: list[str] = []
+    finished: list[str] = []
+    store = SQLiteStore(folder / "agent.db")
+    async with Runner(agent, store) as runner:
+        handles = [
+            await runner.submit(f"s{number}", f"Go {turn}", reply_id=f"r{turn}")
+            for turn in range(replies)
+            for number in range(conversations)
+        ]
+        processes = Workers(folder, workers, environment)
+        try:
+            async with anyio.create_task_group() as killing:
+
+                async def kill() -> None:
+                    while True:
+                        while not await anyio.to_thread.run_sync(processes.find_busy):  # noqa: ASYNC110
+                            await anyio.sleep(0.05)  # no event tells of it
+                        # From there on by chance, so that the kills fall into every part of the work.
+                        await anyio.sleep(random.uniform(0, 2 * every))
+                        await anyio.to_thread.run_sync(processes.kill_busy)
+
+                killing.start_soon(kill)
+                async with anyio.create_task_group() as following:
+                    for handle in handles:
+                        following.start_soon(follow, handle, store, problems, finished)
+                killing.cancel_scope.cancel()
+        finally:
+            await anyio.to_thread.run_sync(processes.stop)
+        results = await check_effects(store, conversations, log, problems, idempotent=idempotent)
+    return Report(processes.kills, time.monotonic() - begun, len(finished), results, problems)
+
+
+async def follow(handle: Any, store: SQLiteStore, problems: list[str], finished: list[str]) -> None:
+    """Follow a reply to its end, and compare what its events build with what is saved."""
+    name = f"{handle.session_id}/{handle.reply_id}"
+    message, numbers, ends = Msg("assistant", [], "assistant"), [0], 0
+    async for event in handle.events():
+        message.append_event(event)
+        numbers.append(event.seq)
+        ends += isinstance(event, ReplyEndEvent)
+    state = await store.load(handle.session_id)
+    assert state is not None
+    kept = next((item for item in state.context if item.id == handle.reply_id), None)
+    if ends != 1 or numbers != sorted(set(numbers)):
+        problems.append(f"{name}: {ends} ends, numbers {numbers}")
+    # A reply in which nothing was said leaves no message.
+    if message.content != ([] if kept is None else kept.content):
+        problems.append(f"{name}: the follower has another message than the state: {message}, {kept}")
+    finished.append(name)
+
+
+async def check_effects(
+    store: SQLiteStore, conversations: int, log: Path, problems: list[str], *, idempotent: bool
+) -> Counter[str]:
+    """Compare the results in the states with the lines that the tools wrote; returns the results, counted."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    counts = Counter((line["what"], line["key"]) for line in lines)
+    results: Counter[str] = Counter()
+    for number in range(conversations):
+        state = await store.load(f"s{number}")
+        assert state is not None
+        for message in state.context:
+            for result in message.get_content_blocks("tool_result"):
+                results[result.state] += 1
+                key = f"s{number}/{message.id}/{result.id}"
+                if result.state == "success" and not counts["done", key]:
+                    problems.append(f"{key} is called a success and was not done")
+                if not idempotent and counts["begun", key] > 1:
+                    problems.append(f"{key} ran {counts['begun', key]} times")
+                if idempotent and result.state != "success":
+                    problems.append(f"{key} is {result.state}, and it may run again")
+            if message.finished_reason not in (None, "completed"):
+                problems.append(f"s{number}/{message.id} ended with {message.finished_reason}: {message.error}")
+        order = [line["key"].split("/")[1] for line in lines if line["key"].startswith(f"s{number}/")]
+        if order != sorted(order):
+            problems.append(f"s{number}: its replies overlap: {order}")
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--conversations", type=int, default=60)
+    parser.add_argument("--replies", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between kills")
+    parser.add_argument("--idempotent", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = anyio.run(
+            lambda: run(
+                Path(folder),
+                conversations=options.conversations,
+                replies=options.replies,
+                workers=options.workers,
+                every=options.every,
+                idempotent=options.idempotent,
+            )
+        )
+        sys.stdout.write(
+            f"{report.kills} kills of busy workers, {report.seconds:.1f} s, {report.finished} replies finished\n"
+        )
+        sys.stdout.write(f"results: {dict(report.results)}\n")
+        sys.stdout.write("\n".join(report.problems or ["no problem"]) + "\n")
+        if report.problems:
+            sys.stdout.write((Path(folder) / "workers.log").read_text()[-5000:])
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""Workers that are killed while they are busy: `python -m tests.runner.kill_run` does the same for longer."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentrt.runner import Runner
+from agentrt.state import SQLiteStore
+from tests.runner import kill_run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("idempotent", [False, True])
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_nothing_is_lost_and_nothing_runs_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool, resource_tracker_runs: None
+) -> None:
+    monkeypatch.setenv("KILL_TEST_LOG", str(tmp_path / "effects.log"))
+    monkeypatch.setitem(os.environ, "KILL_TEST_TOOL_SECONDS", "0.3")
+    report = await kill_run.run(tmp_path, conversations=6, replies=2, workers=2, every=1, idempotent=idempotent)
+    log = (tmp_path / "workers.log").read_text()
+    assert not report.problems, "\n".join([*report.problems, log[-3000:]])
+    assert (report.finished, report.results.total()) == (12, 36)
+    # A quick machine may have finished before the first kill.
+    assert not report.kills or "taking over reply" in log
+    assert "stopping: SIGTERM" in log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_reply_that_kills_each_worker_is_given_up_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource_tracker_runs: None
+) -> None:
+    monkeypatch.setenv("KILL_TEST_LOG", str(tmp_path / "effects.log"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(kill_run.ROOT), str(kill_run.ROOT / "middleware")]))
+    from tests.runner.poison_app import agent
+
+    store = SQLiteStore(tmp_path / "agent.db")
+    command = [sys.executable, "-m", "agentrt", "worker", "tests.runner.poison_app:agent", "--store"]
+    command.append(f"sqlite:{store.path}")
+    codes: list[int] = []
+    async with Runner(agent, store) as runner:
+        handles = [
+            await runner.submit(f"s{number}", "poison" if number == 2 else "book", reply_id="r") for number in range(6)
+        ]
+        with anyio.fail_after(60):
+            while len(codes) < 5:
+                process = await anyio.open_process(command, cwd=kill_run.ROOT, stderr=subprocess.DEVNULL)
+                codes.append(await process.wait())
+            async with await anyio.open_process(command, cwd=kill_run.ROOT, stderr=subprocess.DEVNULL) as process:
+                messages = [await handle.result() for handle in handles]
+                process.terminate()
+    assert codes == [-9] * 5
+    assert [message.finished_reason for message in messages] == ["completed"] * 2 + ["failed"] + ["completed"] * 3
+    assert messages[2].error == "the process that ran it died 5 times"

@@ -1,0 +1,88 @@
+"""What the server sends of the studio, and the times that its page asks for."""
+
+import re
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from agentrt import Agent
+from agentrt.middleware import TimingMiddleware
+from agentrt.model import ScriptedChatModel
+from agentrt.probe import LayerTimes
+from agentrt.serving import BearerTokens, create_app
+from tests.runner.conftest import make_agent
+from tests.serving.conftest import open_client, serve
+
+ANN = {"Authorization": "Bearer ann-token"}
+BOB = {"Authorization": "Bearer bob-token"}
+FILES = ("/studio", "/studio/studio.js", "/studio/studio.css", "/studio/icon.svg")
+
+
+async def test_page_is_small_and_may_run_nothing_but_its_own():
+    async with serve(make_agent(), auth=BearerTokens({"ann-token": "ann"})) as client:
+        responses = [await client.get(path) for path in FILES]
+        assert [response.status_code for response in responses] == [200] * 4
+        assert sum(len(response.content) for response in responses) < 60_000
+        page, script, *_ = responses
+        policy = page.headers["content-security-policy"].split("; ")
+        assert policy[0] == "default-src 'none'"
+        sources = {part.split(" ", 1)[1] for part in policy[1:]}
+        assert sources == {"'self'", "'none'", "'script'"}
+        assert page.headers["x-frame-options"] == "DENY"
+        # Nothing that the policy would refuse, and nothing that makes markup of a text.
+        assert not re.search(r"<script(?! src=)|<style|style=| on\w+=|https?:", page.text)
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?:", script.text)
+        unchanged = await client.get("/studio", headers={"If-None-Match": page.headers["etag"]})
+        assert (unchanged.status_code, unchanged.content) == (304, b"")
+        moved = await client.get("/")
+        assert (moved.status_code, moved.headers["location"]) == (307, "/studio")
+    async with serve(make_agent(), studio=False) as client:
+        assert [(await client.get(path)).status_code for path in ("/", *FILES)] == [404] * 5
+
+
+async def test_page_of_a_mounted_application_finds_its_files():
+    app = create_app(make_agent())
+    outer = Starlette(routes=[Mount("/agents", app)], lifespan=lambda _: app.router.lifespan_context(app))
+    async with open_client(outer) as client:
+        assert (await client.get("/agents/")).headers["location"] == "/agents/studio"
+        page = await client.get("/agents/studio")
+        links = re.findall(r'(?:src|href)="([^#"]*)"', page.text)
+        assert links == ["studio/icon.svg", "studio/studio.css", "studio/studio.js"]  # relative to the page
+        assert [(await client.get(f"/agents/{link}")).status_code for link in links] == [200] * 3
+
+
+def test_files_of_the_page_are_in_the_package():
+    import agentrt.serving
+
+    folder = Path(agentrt.serving.__file__).parent / "static"
+    assert {path.name for path in folder.iterdir()} == {"studio.html", "studio.js", "studio.css", "icon.svg"}
+
+
+async def test_times_of_a_reply_are_for_its_owner():
+    now = iter(range(0, 10**12, 1_500_000))
+    agent = Agent(
+        "assistant",
+        "",
+        ScriptedChatModel(["Hello."]),
+        middlewares=[TimingMiddleware(lambda timing: None)],
+        probe=LayerTimes(clock=lambda: next(now)),
+    )
+    auth = BearerTokens({"ann-token": "ann", "bob-token": "bob"})
+    async with serve(agent, auth=auth) as client:
+        headers = {**ANN, "Accept": "text/event-stream", "Idempotency-Key": "r1"}
+        await client.post("/api/sessions/s1/replies", json={"input": "Hi"}, headers=headers)
+        found = (await client.get("/api/replies/r1/layers?session=s1", headers=ANN)).json()
+        assert found["probe"] is True
+        assert [layer["layer"] for layer in found["layers"]] == ["TimingMiddleware", None]
+        assert found["layers"][0]["own_ms"] + found["layers"][1]["total_ms"] == found["layers"][0]["total_ms"]
+        assert found["layers"][0]["outcome"] == "returned"
+        for path, who, status in [
+            ("/api/replies/r1/layers?session=s1", BOB, 404),
+            ("/api/replies/r1/layers?session=s1", {}, 401),
+            ("/api/replies/r1/layers", ANN, 400),
+        ]:
+            assert (await client.get(path, headers=who)).status_code == status
+    async with serve(make_agent()) as client:
+        await client.post("/api/sessions/s1/replies", json={"input": "Hi"}, headers={"Accept": "text/event-stream"})
+        assert (await client.get("/api/replies/r1/layers?session=s1")).json() == {"probe": False, "layers": []}

@@ -1,0 +1,86 @@
+"""What a run of AG-UI gets that cannot begin, and which messages of a client are new."""
+
+import json
+from typing import Any
+
+import pytest
+
+from agentrt.block import new_id
+from agentrt.model import ScriptedChatModel
+from agentrt.serving import BearerTokens
+from tests.runner.conftest import approved_pay, make_agent
+from tests.serving.conftest import serve
+
+
+def run_input(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"threadId": "t1", "runId": new_id(), "messages": messages, "tools": [], "context": [], **fields}
+
+
+def says(text: str, name: str = "m1") -> dict[str, Any]:
+    return {"id": name, "role": "user", "content": text}
+
+
+def read_events(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "words"),
+    [
+        ({"threadId": "t1", "messages": []}, (400, "invalid_body"), "'runId'"),
+        ({**run_input(), "threadId": 5}, (400, "session_id"), "'threadId'"),
+        ({**run_input(), "messages": "Hi"}, (400, "invalid_body"), "'messages'"),
+        (run_input(), (400, "invalid_input"), "must end with a message of the user"),
+        (run_input({"id": "a", "role": "assistant", "content": "a"}), (400, "invalid_input"), "must end with"),
+        (run_input(says(" ")), (400, "invalid_input"), "'messages[0].content'"),
+        (run_input({**says(""), "content": [{"type": "audio"}]}), (400, "invalid_input"), "'image'"),
+        (run_input(resume=[{"interruptId": "x", "status": "resolved"}]), (409, "not_waiting"), "does not wait"),
+    ],
+)
+async def test_bad_run_is_refused_and_named(body, expected, words):
+    async with serve(make_agent()) as client:
+        response = await client.post("/agui", json=body)
+        error = response.json()["error"]
+        assert (response.status_code, error["code"]) == expected
+        assert words in error["message"]
+        assert (await client.get("/api/sessions")).json()["sessions"] == []
+
+
+async def test_answer_of_a_run_must_fit_the_question():
+    async with serve(make_agent(approved_pay())) as client:
+        asked = read_events((await client.post("/agui", json=run_input(says("call pay")))).text)
+        [question] = asked[-1]["outcome"]["interrupts"]
+        entry = {"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}
+        wrong = [
+            (run_input(says("And?", "m2")), "pending"),
+            (run_input(resume=[{**entry, "interruptId": "other:1"}]), "unknown_call"),
+            (run_input(resume=[{**entry, "payload": {"approved": "yes"}}]), "invalid_answer"),
+            (run_input(resume=[{**entry, "payload": None}]), "invalid_answer"),
+            (run_input(resume=[{**entry, "status": "open"}]), "invalid_answer"),
+        ]
+        for body, code in wrong:
+            assert (await client.post("/agui", json=body)).json()["error"]["code"] == code
+        session = (await client.get("/api/sessions/t1")).json()
+        assert session["waiting"]["tool_calls"][0]["id"] == question["toolCallId"]
+
+
+async def test_only_what_the_session_does_not_have_is_new():
+    model = ScriptedChatModel([RuntimeError("away"), lambda messages, _: f"{len(messages)} messages"], stream=True)
+    async with serve(make_agent(model=model)) as client:
+        failed = read_events((await client.post("/agui", json=run_input(says("a")))).text)
+        assert failed[-1]["type"] == "RUN_ERROR"
+        # The client has no answer to the first message, so it sends both.
+        await client.post("/agui", json=run_input(says("a"), says("b", "m2")))
+        context = (await client.get("/api/sessions/t1")).json()["messages"]
+        said = [message["content"] for message in context if message["role"] == "user"]
+        assert said == ["a", "b"]
+
+
+async def test_thread_belongs_to_its_owner():
+    owners = BearerTokens({"ann-token": "ann", "bob-token": "bob"})
+    async with serve(make_agent(), auth=owners) as client:
+        ann, bob = ({"Authorization": f"Bearer {name}-token"} for name in ("ann", "bob"))
+        assert (await client.post("/agui", json=run_input(says("Hi")), headers=ann)).status_code == 200
+        other = await client.post("/agui", json=run_input(says("Hi")), headers=bob)
+        assert (other.status_code, other.json()["error"]["code"]) == (404, "no_session")
+        assert (await client.post("/agui", json=run_input(says("Hi")))).status_code == 401

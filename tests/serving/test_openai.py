@@ -1,0 +1,187 @@
+"""OpenAI's API, by the official client: streamed and not, usage, sessions, questions, errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import openai
+import pytest
+
+from agentrt import Agent
+from agentrt.errors import Transient
+from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
+from agentrt.middleware import RetryMiddleware
+from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
+from agentrt.serving import BearerTokens, Limits, create_app
+from tests.runner.conftest import approved_pay, make_agent
+from tests.serving.conftest import read_stream, run_server, serve
+
+HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
+
+
+@contextmanager
+def serve_openai(agent: Any, *, key: str = "none", **options: Any) -> Iterator[tuple[openai.OpenAI, httpx2.Client]]:
+    """Return the official client of a served agent, and a plain one."""
+    headers = {"Authorization": f"Bearer {key}"}
+    with (
+        # Comments keep a connection alive, and a client has to skip them.
+        run_server(create_app(agent, limits=Limits(ping_seconds=0.01), **options)) as url,
+        openai.OpenAI(api_key=key, base_url=f"{url}/v1", max_retries=0) as client,
+        httpx2.Client(base_url=url, headers=headers) as plain,
+    ):
+        yield client, plain
+
+
+def weather_agent() -> Agent:
+    async def look(city: str) -> str:
+        """Look."""
+        await anyio.sleep(0.1)
+        return f"rain in {city}"
+
+    first = ChatResponse(
+        [ThinkingBlock("Where?"), TextBlock("I look."), ToolCallBlock("c1", "look", '{"city": "Oslo"}')],
+        usage=ChatUsage(7, 5, cache_input_tokens=3),
+    )
+    last = ChatResponse([TextBlock("It rains.")], usage=ChatUsage(9, 2))
+    return Agent("weather", "", ScriptedChatModel([first, last], stream=True), tools=[look])
+
+
+def test_answer_is_the_same_streamed_and_whole():
+    with serve_openai(weather_agent()) as (client, plain):
+        whole = client.chat.completions.create(model="weather", messages=HELLO)
+        [choice] = whole.choices
+        assert (choice.message.content, choice.finish_reason) == ("I look.\n\nIt rains.", "stop")
+        assert choice.message.reasoning_content == "Where?"
+        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens, whole.usage.total_tokens) == (16, 7, 23)
+        assert whole.usage.prompt_tokens_details.cached_tokens == 3
+        # Stateless: nothing is left.
+        assert plain.get("/api/sessions").json()["sessions"] == []
+    with serve_openai(weather_agent()) as (client, plain):
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        stream = client.chat.completions.create(model="weather", messages=HELLO, **options)
+        chunks = list(stream)
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == "I look.\n\nIt rains."
+        assert chunks[-2].choices[0].finish_reason == "stop"
+        assert chunks[-1].usage == whole.usage
+        assert plain.get("/api/sessions").json()["sessions"] == []
+
+
+def test_history_of_the_client_is_the_conversation():
+    model = ScriptedChatModel(["Hello Ann.", "Again."], stream=True)
+    with serve_openai(Agent("assistant", "You help.", model)) as (client, _):
+        messages = [
+            {"role": "system", "content": "Be rude."},
+            {"role": "user", "content": "I am Ann."},
+            {"role": "assistant", "content": [{"type": "text", "text": "Hello."}]},
+            {"role": "user", "content": "Who am I?"},
+        ]
+        client.chat.completions.create(model="assistant", messages=messages)
+        shown = [(message.role, message.get_text_content()) for message in model.calls[0].messages]
+        # The agent keeps its own prompt, and what the client says is said by the user.
+        assert shown == [
+            ("system", "You help."),
+            ("user", "Be rude."),
+            ("user", "I am Ann."),
+            ("assistant", "Hello."),
+            ("user", "Who am I?"),
+        ]
+
+
+def test_session_keeps_the_conversation_here():
+    model = ScriptedChatModel([lambda messages, _: f"{len(messages)} messages"] * 3, stream=True)
+    with serve_openai(Agent("assistant", "", model)) as (client, plain):
+        for count in (1, 3):
+            answer = client.chat.completions.create(
+                model="assistant", messages=HELLO, extra_body={"session_id": "ann/1"}
+            )
+            assert answer.choices[0].message.content == f"{count} messages"
+        assert plain.get("/api/sessions/ann/1").json()["messages_in_all"] == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_question_is_text_with_its_url(stream):
+    with serve_openai(make_agent(approved_pay())) as (client, plain):
+        ask = {"model": "assistant", "messages": [{"role": "user", "content": "call pay"}], "stream": stream}
+        answer = client.chat.completions.create(**ask)
+        if stream:
+            text = "".join([chunk.choices[0].delta.content or "" for chunk in answer])
+        else:
+            text = answer.choices[0].message.content
+        place = f"{plain.base_url}/studio#agent=assistant&session=chat%2F"
+        assert text.startswith(f"This needs your approval:\n- pay {{}}\nAnswer at {place}")
+        session = plain.get(f"/api/sessions/{text.rpartition('session=')[2]}").json()
+        question = session["waiting"]
+        path = f"/api/sessions/{session['session_id']}/replies"
+        body = {"answer": {"reply_id": question["reply_id"], "calls": {"1": True}}}
+        done = plain.post(path, json=body, headers={"Accept": "text/event-stream"})
+        assert read_stream(done.text)[-1][1]["status"] == "completed"
+        waiting = {"extra_body": {"session_id": "s2"}}
+        client.chat.completions.create(**{**ask, "stream": False}, **waiting)
+        with pytest.raises(openai.ConflictError) as caught:
+            client.chat.completions.create(**{**ask, "stream": False}, **waiting)
+        assert caught.value.code == "pending"
+
+
+def test_dropped_attempt_is_followed_by_the_answer():
+    cut = [ChatResponse([TextBlock("It is ")], is_last=False), Transient("cut")]
+    other = [ChatResponse([TextBlock("No: ")], is_last=False), Transient("cut")]
+    model = ScriptedChatModel([cut, "It is right.", other, "It is right."], stream=True)
+    retry = RetryMiddleware(max_retries=2, initial_delay=0.001)
+    with serve_openai(Agent("assistant", "", model, middlewares=[retry])) as (client, _):
+        texts = []
+        for _ in range(2):
+            stream = client.chat.completions.create(model="assistant", messages=HELLO, stream=True)
+            texts.append("".join([chunk.choices[0].delta.content or "" for chunk in stream]))
+        # What was sent cannot be taken back; where the next attempt says the same, nothing comes twice.
+        assert texts == ["It is right.", "No: \n\nIt is right."]
+
+
+def test_errors_have_the_form_of_the_api():
+    model = ScriptedChatModel([RuntimeError("password hunter2")] * 2, stream=True)
+    owners = BearerTokens({"ann-token": "ann"})
+    with serve_openai(Agent("assistant", "", model), auth=owners, key="ann-token") as (client, plain):
+        create = client.chat.completions.create
+        assert [model.id for model in client.models.list()] == ["assistant"]
+        assert (client.models.retrieve("assistant")).id == "assistant"
+        with pytest.raises(openai.NotFoundError) as missing:
+            create(model="gpt-5", messages=HELLO)
+        assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
+        with pytest.raises(openai.AuthenticationError) as unknown:
+            client.with_options(api_key="other").models.list()
+        assert unknown.value.type == "authentication_error"
+        with pytest.raises(openai.InternalServerError) as failed:
+            create(model="assistant", messages=HELLO)
+        with pytest.raises(openai.APIError) as cut:
+            for _ in create(model="assistant", messages=HELLO, stream=True):
+                pass
+        assert failed.value.code == cut.value.code == "RuntimeError"
+        # Sent again by the client itself, a reply would run its tools once more.
+        assert failed.value.response.headers["x-should-retry"] == "false"
+        assert "hunter2" not in f"{failed.value.body}{cut.value.body}"
+        assert plain.get("/api/sessions").json()["sessions"] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "assistant", "content": "Hi"}]}, "messages"),
+        ({"messages": [*HELLO, {"role": "tool", "content": "a"}]}, "messages[1]"),
+        ({"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}, *HELLO]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": ""}]}, "messages[0]"),
+        ({"n": 2}, "n"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"stream": "yes"}, "stream"),
+        ({"model": None}, "model"),
+    ],
+)
+async def test_parameter_that_cannot_be_used_is_named(fields, param):
+    async with serve(make_agent()) as plain:
+        body = {"model": "assistant", "messages": HELLO, **fields}
+        response = await plain.post("/v1/chat/completions", json=body)
+        error = response.json()["error"]
+        assert (response.status_code, error["param"], error["type"]) == (400, param, "invalid_request_error")
+        assert (await plain.get("/api/sessions")).json()["sessions"] == []

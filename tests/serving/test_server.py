@@ -1,0 +1,112 @@
+"""A server on a port: cut and continue, two followers, large bodies."""
+
+import json
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+import httpx2
+import pytest
+
+from agentrt import Agent
+from agentrt.message import ToolCallBlock
+from agentrt.model import ScriptedChatModel
+from agentrt.serving import Limits, create_app
+from tests.serving.conftest import PATIENCE, read_stream, rebuild, run_server
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def test_reply_survives_its_connections():
+    words = " ".join(f"word{number}" for number in range(60))
+    agent = Agent("assistant", "", ScriptedChatModel([words], stream=True))
+    with run_server(create_app(agent, limits=Limits(body_bytes=500))) as url, httpx2.Client(base_url=url) as client:
+        key = {"Idempotency-Key": "k1"}
+        assert client.post("/api/sessions/s1/replies", json={"input": "Hi"}, headers=key).status_code == 202
+        events, cuts = read_in_parts(client, "/api/replies/k1/events", 10)
+        whole = read_stream(client.get("/api/replies/k1/events").text)
+        assert cuts > 5
+        assert events == whole
+        assert rebuild(events).get_text_content() == words
+        large = client.post("/api/sessions/s1/replies", json={"input": "a" * 1000})
+        assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")
+
+
+SAYS = {"role": "user", "content": "Hi"}
+CHAT = {"model": "assistant", "messages": [SAYS], "stream": True}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/api/sessions/s1/replies", {"input": "Hi"}, "running"),
+        ("/api/sessions/s1/replies?on_disconnect=interrupt", {"input": "Hi"}, "idle"),
+        ("/agui", {"threadId": "s1", "runId": "r", "messages": [SAYS]}, "running"),
+        ("/agui?on_disconnect=interrupt", {"threadId": "s1", "runId": "r", "messages": [SAYS]}, "idle"),
+        ("/v1/chat/completions", {"model": "assistant", "messages": [SAYS], "stream": True}, None),
+        (
+            "/v1/chat/completions",
+            {"model": "assistant", "messages": [SAYS], "session_id": "s1", "stream": True},
+            "running",
+        ),
+    ],
+)
+@pytest.mark.slow
+def test_reply_continues_without_its_reader_unless_told(path, body, status):
+    began, may_end = threading.Event(), threading.Event()
+
+    def wait() -> str:
+        """Wait."""
+        began.set()
+        return str(may_end.wait(PATIENCE))
+
+    model = ScriptedChatModel([[ToolCallBlock("1", "wait", "{}")], "Done."], stream=True)
+    app = create_app(Agent("assistant", "", model, tools=[wait]))
+    with run_server(app) as url, httpx2.Client(base_url=url) as client:
+        headers = {"Accept": "text/event-stream"}
+        # A whole answer has not begun when its reader gives up.
+        reading = client.stream("POST", path, json=body, headers=headers, timeout=1)
+        with suppress(httpx2.ReadTimeout), reading as response:
+            lines = response.iter_lines()  # which leaves when it is forgotten
+            next(lines)
+            assert began.wait(PATIENCE)
+        assert began.wait(PATIENCE)
+        try:
+            # What is interrupted ends while its tool still waits.
+            until = time.monotonic() + (PATIENCE if status != "running" else 0.3)
+            while status_of(client) != status or (status == "running" and time.monotonic() < until):
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        finally:
+            may_end.set()
+
+
+def status_of(client: httpx2.Client) -> str | None:
+    """Return the status of the one session that there is."""
+    sessions = client.get("/api/sessions").json()["sessions"]
+    return sessions[0]["status"] if sessions else None
+
+
+def read_in_parts(client: httpx2.Client, path: str, size: int) -> tuple[list[tuple[str, Any]], int]:
+    """Read a stream, and cut the connection after each so many events."""
+    events: list[tuple[str, Any]] = []
+    for cuts in range(1000):
+        last = {"Last-Event-ID": events[-1][0]} if events else {}
+        count, name = 0, ""
+        with client.stream("GET", path, headers=last) as response:
+            for line in response.iter_lines():
+                field, _, value = line.partition(": ")
+                if field in ("id", "event"):
+                    name = value
+                elif field == "data":
+                    events.append((name, json.loads(value)))
+                    count += 1
+                    if name == "done":
+                        return events, cuts
+                    if count == size:
+                        break
+    raise AssertionError("the stream has no end")
