@@ -2,7 +2,8 @@
 
 usage: python3 dev.py JOB [--] [ARGUMENTS]
 
-  demo    run examples/quickstart.py
+  demo    run examples/quickstart.py, and without arguments examples/killed_worker.py as well; with --serve, serve
+          examples/serve/app.py, by the other arguments of `agentrt serve`
   test    run the tests; arguments go to pytest
   check   lint, formatting, types and the direction of imports
   bench   run the benchmarks; arguments go to benchmarks/run.py, or with --peers to benchmarks/peers
@@ -23,7 +24,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 OLDEST_PYTHON = (3, 11)
-EXTRAS = ("openai", "anthropic", "console", "otel", "redis", "prices", "redaction")  # that the tests need
+# What the tests need.
+EXTRAS = (
+    "openai",
+    "anthropic",
+    "console",
+    "otel",
+    "redis",
+    "postgres",
+    "prices",
+    "redaction",
+    "rag",
+    "pgvector",
+    "embedding",
+    "cron",
+    "durable",
+    "serve",
+    "mcp",
+    "a2a",
+)
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -67,7 +86,11 @@ def find_obstacle(version: tuple[int, int], *, has_venv: bool) -> str:
 
 def demo(arguments: list[str]) -> int:
     # In the caller's folder, not ours: the arguments may name files.
-    return run(python(), ROOT / "examples" / "quickstart.py", *arguments, cwd=None)
+    if "--serve" in arguments:
+        rest = [argument for argument in arguments if argument != "--serve"]
+        return run(python(), ROOT / "examples" / "serve" / "app.py", *rest, cwd=None)
+    code = run(python(), ROOT / "examples" / "quickstart.py", *arguments, cwd=None)
+    return code if code or arguments else run(python(), ROOT / "examples" / "killed_worker.py")
 
 
 def test(arguments: list[str]) -> int:
