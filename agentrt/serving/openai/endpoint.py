@@ -158,7 +158,8 @@ class _Turn(NamedTuple):
         try:
             return JsonResponse(await self._read_completion())
         except (AgentRTError, ApiError) as error:
-            return openai_error(as_api_error(error, "a completion"))
+            failure = openai_error(as_api_error(error, "a completion"))
+            return JsonResponse(failure.body, failure.status, failure.headers)
 
     async def _read_completion(self) -> dict[str, Any]:
         answer = self._reply_text()
