@@ -11,7 +11,7 @@ from typing import Literal
 from agentrt.block import ContentBlock, HintBlock, TextBlock, ToolCallBlock
 from agentrt.errors import ConfigError
 from agentrt.message import Msg
-from agentrt.model.remote.stream import AnswerReader
+from agentrt.model.remote.stream import AnswerReader, WrappedReader
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, JSONSchema, ToolChoice
 
 __all__ = [
@@ -75,32 +75,20 @@ def _without_tool(message: Msg) -> Msg:
     return message if content == blocks else replace(message, content=content)
 
 
-class NativeReader:
+class NativeReader(WrappedReader):
     """Reads an answer whose text is JSON as a call of the tool for structured output.
 
     Text that is not JSON stays text: a server may not know the mode, and pass over it.
     """
 
     def __init__(self, reader: AnswerReader) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._is_json: dict[str, bool] = {}  # by the id of the block of text, once it has begun
         self._blanks: TextBlock | None = None  # with which a block has begun: what comes after them decides
 
-    @property
-    def is_complete(self) -> bool:
-        return self._reader.is_complete
-
-    @property
-    def has_ended(self) -> bool:
-        return self._reader.has_ended
-
-    @property
-    def has_progressed(self) -> bool:
-        return self._reader.has_progressed
-
     def feed(self, event: dict[str, object]) -> list[ContentBlock]:
         pieces: list[ContentBlock] = []
-        for piece in self._reader.feed(event):
+        for piece in super().feed(event):
             if isinstance(piece, TextBlock):
                 pieces += self._convert_text(piece)
                 continue
@@ -110,11 +98,8 @@ class NativeReader:
             pieces.append(piece)
         return pieces
 
-    def read(self, body: dict[str, object]) -> None:
-        self._reader.read(body)
-
     def answer(self) -> ChatResponse:
-        response = self._reader.answer()
+        response = super().answer()
         content = [_as_call(block) if _is_json_text(block) else block for block in response.content]
         has_answer = any(map(_is_json_text, response.content))
         reason = "tool_calls" if has_answer and response.finished_reason == "stop" else response.finished_reason

@@ -16,7 +16,7 @@ from agentrt.model.remote.sse import EventReader, ServerSentEvent, parse_object
 from agentrt.model_interface.estimate import characters_of
 from agentrt.types import ChatResponse
 
-__all__ = ["AnswerReader", "AnswerStream", "CallTimer"]
+__all__ = ["AnswerReader", "AnswerStream", "CallTimer", "WrappedReader"]
 
 _Returned = TypeVar("_Returned")
 
@@ -51,6 +51,34 @@ class AnswerReader(Protocol):
 
     def answer(self) -> ChatResponse:
         """Return the whole answer; raises `Refused` when the model declined."""
+
+
+class WrappedReader:
+    """Reads as the reader in it does, where a subclass does not say otherwise."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        self._reader = reader
+
+    @property
+    def is_complete(self) -> bool:
+        return self._reader.is_complete
+
+    @property
+    def has_ended(self) -> bool:
+        return self._reader.has_ended
+
+    @property
+    def has_progressed(self) -> bool:
+        return self._reader.has_progressed
+
+    def feed(self, event: dict[str, object]) -> list[ContentBlock]:
+        return self._reader.feed(event)
+
+    def read(self, body: dict[str, object]) -> None:
+        self._reader.read(body)
+
+    def answer(self) -> ChatResponse:
+        return self._reader.answer()
 
 
 class CallTimer:
