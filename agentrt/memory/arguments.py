@@ -6,7 +6,7 @@ from typing import Any
 from agentrt.message import Msg
 from agentrt.text import type_with_article
 
-__all__ = ["check_marks", "messages_to_add", "strings_of"]
+__all__ = ["check_marks", "check_new_mark", "messages_to_add", "strings_of"]
 
 
 def messages_to_add(memories: Msg | list[Msg] | None) -> list[Msg]:
@@ -32,6 +32,13 @@ def check_marks(**marks: str | None) -> None:
     for name, mark in marks.items():
         if mark is not None and not isinstance(mark, str):
             raise TypeError(f"{name} must be a str or None, not {type_with_article(mark)}")
+
+
+def check_new_mark(new_mark: str | None, old_mark: str | None) -> None:
+    """Raise `TypeError` for what is not a mark, and `ValueError` where neither is given."""
+    check_marks(new_mark=new_mark, old_mark=old_mark)
+    if new_mark is None and old_mark is None:
+        raise ValueError("update_messages_mark() needs a new_mark to add, an old_mark to remove, or both")
 
 
 def _list_of_items(value: Any) -> list[Any]:

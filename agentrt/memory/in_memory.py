@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from agentrt.errors import SessionCorrupt
 from agentrt.keywords import suggest_keywords
-from agentrt.memory.arguments import check_marks, messages_to_add, strings_of
+from agentrt.memory.arguments import check_marks, check_new_mark, messages_to_add, strings_of
 from agentrt.memory.base import MemoryBase
 from agentrt.memory.stored_message import MarkedMessage, marked_message_from_json, message_to_json
 from agentrt.message import Msg
@@ -91,9 +91,7 @@ class InMemoryMemory(MemoryBase):
         self, new_mark: str | None, old_mark: str | None = None, msg_ids: list[str] | None = None
     ) -> int:
         """Put `new_mark` on messages, in place of `old_mark` where that is given, and return on how many."""
-        check_marks(new_mark=new_mark, old_mark=old_mark)
-        if new_mark is None and old_mark is None:
-            raise ValueError("update_messages_mark() needs a new_mark to add, an old_mark to remove, or both")
+        check_new_mark(new_mark, old_mark)
         ids = None if msg_ids is None else set(strings_of("msg_ids", msg_ids))
         selected = [
             marks

@@ -8,7 +8,7 @@ from typing import Any, Self
 from agentrt.database.sqlite import SQLiteConnection, SQLiteDatabase
 from agentrt.errors import ConfigError, SessionCorrupt, SessionUnserializable
 from agentrt.keywords import suggest_keywords
-from agentrt.memory.arguments import check_marks, messages_to_add, strings_of
+from agentrt.memory.arguments import check_marks, check_new_mark, messages_to_add, strings_of
 from agentrt.memory.base import MemoryBase, require_summary
 from agentrt.memory.stored_message import marked_message_from_json, message_to_json
 from agentrt.message import Msg
@@ -172,9 +172,7 @@ class SQLiteMemory(MemoryBase):
         self, new_mark: str | None, old_mark: str | None = None, msg_ids: list[str] | None = None
     ) -> int:
         """Put `new_mark` on messages, in place of `old_mark` where that is given, and return on how many."""
-        check_marks(new_mark=new_mark, old_mark=old_mark)
-        if new_mark is None and old_mark is None:
-            raise ValueError("update_messages_mark() needs a new_mark to add, an old_mark to remove, or both")
+        check_new_mark(new_mark, old_mark)
         ids = None if msg_ids is None else strings_of("msg_ids", msg_ids)
         added = [] if new_mark is None else [new_mark]
 
