@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrt.message import Base64Source, DataBlock, HintBlock, Msg, TextBlock, ToolResultBlock
 
-__all__ = ["answer_parts", "new_parts", "strict_json"]
+__all__ = ["answer_parts", "file_part", "new_parts", "strict_json"]
 
 
 def new_parts(messages: Sequence[Msg], name: str) -> list[dict[str, Any]]:
@@ -29,7 +29,7 @@ def new_parts(messages: Sequence[Msg], name: str) -> list[dict[str, Any]]:
                 parts.append({"text": begin + (block.text if isinstance(block, TextBlock) else block.hint)})
                 begin = ""
             elif isinstance(block, DataBlock):
-                parts.append(_file_part(block))
+                parts.append(file_part(block))
     return parts
 
 
@@ -41,10 +41,11 @@ def answer_parts(result: ToolResultBlock) -> list[dict[str, Any]]:
         with suppress(ValueError, RecursionError):
             return [{"data": strict_json(text)}]
     blocks = [] if isinstance(result.output, str) else result.output
-    return [{"text": text}, *(_file_part(block) for block in blocks if isinstance(block, DataBlock))]
+    return [{"text": text}, *(file_part(block) for block in blocks if isinstance(block, DataBlock))]
 
 
-def _file_part(block: DataBlock) -> dict[str, Any]:
+def file_part(block: DataBlock) -> dict[str, Any]:
+    """Return the part of a file, with its bytes or its URL."""
     source = block.source
     value = {"raw": source.data} if isinstance(source, Base64Source) else {"url": source.url}
     return {**value, "mediaType": source.media_type, **({"filename": block.name} if block.name else {})}

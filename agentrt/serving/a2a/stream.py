@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentrt import Msg
+from agentrt.a2a.content import file_part
 from agentrt.event import (
     AnyEvent,
     BlocksWithdrawnEvent,
@@ -15,7 +16,7 @@ from agentrt.event import (
 )
 from agentrt.message import DataBlock, TextBlock
 from agentrt.serving.a2a.request import TaskName
-from agentrt.serving.a2a.task import answer_artifact, data_part, message_parts
+from agentrt.serving.a2a.task import answer_artifact, message_parts
 
 __all__ = ["ArtifactUpdates"]
 
@@ -53,7 +54,7 @@ class ArtifactUpdates:
         elif isinstance(event, DataBlockEndEvent):
             block = next(block for block in self._message.get_content_blocks() if block.id == event.block_id)
             if isinstance(block, DataBlock):
-                yield self._update([data_part(block)])
+                yield self._update([file_part(block)])
         elif isinstance(event, _REPLACING_EVENTS):
             parts = message_parts(self._message)
             if parts or self._has_sent:

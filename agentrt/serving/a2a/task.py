@@ -4,15 +4,16 @@ from contextlib import aclosing
 from typing import Any
 
 from agentrt import Msg
+from agentrt.a2a.content import file_part
 from agentrt.event import ReplyEndEvent
-from agentrt.message import Base64Source, DataBlock, TextBlock
+from agentrt.message import DataBlock, TextBlock
 from agentrt.serving.a2a.failure import rpc_error
 from agentrt.serving.a2a.request import TaskName
 from agentrt.serving.a2a.status import end_status, question_status, task_message
 from agentrt.serving.failure import ApiError
 from agentrt.serving.sessions import Visitor
 
-__all__ = ["answer_artifact", "data_part", "message_parts", "read_task", "task_json", "working"]
+__all__ = ["answer_artifact", "message_parts", "read_task", "task_json", "working"]
 
 _PARAGRAPH = "\n\n"
 """Between what an agent says before a tool call and after it."""
@@ -94,13 +95,7 @@ def message_parts(message: Msg, end: ReplyEndEvent | None = None) -> list[dict[s
             else:
                 parts.append({"text": block.text})
         elif isinstance(block, DataBlock):
-            parts.append(data_part(block))
+            parts.append(file_part(block))
     if end is not None and end.structured_output is not None:
         parts.append({"data": end.structured_output})
     return parts
-
-
-def data_part(block: DataBlock) -> dict[str, Any]:
-    source = block.source
-    value = {"raw": source.data} if isinstance(source, Base64Source) else {"url": source.url}
-    return {**value, "mediaType": source.media_type, **({"filename": block.name} if block.name else {})}
