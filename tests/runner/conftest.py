@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from agentrt import Agent, Msg
+from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner
@@ -43,6 +44,25 @@ def approved_pay() -> FunctionTool:
         return "paid"
 
     return FunctionTool(pay, ask=True)
+
+
+class Waiting:
+    """The tool `wait`, each run of which says that it has begun, and waits until all are released."""
+
+    def __init__(self) -> None:
+        self.begun, self.release, self.runs = anyio.Event(), anyio.Event(), 0
+
+    async def wait(self) -> str:
+        """Wait."""
+        self.runs += 1
+        self.begun.set()
+        await self.release.wait()
+        return "waited"
+
+
+def answer_to(question: Any, *, confirmed: bool = True) -> UserConfirmResultEvent:
+    results = [ConfirmResult(confirmed, call) for call in question.tool_calls]
+    return UserConfirmResultEvent(question.reply_id, results)
 
 
 def rebuild(events: list[Any]) -> Msg:

@@ -11,7 +11,6 @@ import pytest
 from agentrt import Agent, AgentState
 from agentrt.errors import ConfigError, InvalidInputError, QueueFull, ResumeError, UsageError
 from agentrt.event import (
-    ConfirmResult,
     ReplyEndEvent,
     RequireUserConfirmEvent,
     UserConfirmResultEvent,
@@ -20,12 +19,7 @@ from agentrt.event import (
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner
 from agentrt.state import InMemoryStateStore, SQLiteStore
-from tests.runner.conftest import approved_pay, make_agent, rebuild, work
-
-
-def answer_to(question: Any, *, confirmed: bool = True) -> UserConfirmResultEvent:
-    results = [ConfirmResult(confirmed, call) for call in question.tool_calls]
-    return UserConfirmResultEvent(question.reply_id, results)
+from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, rebuild, work
 
 
 async def test_submitted_reply_is_answered_on_any_store(store):
@@ -190,35 +184,21 @@ async def test_contrary_answers_at_once_are_one_and_a_conflict(processes, tmp_pa
 
 
 async def test_running_reply_is_interrupted(sqlite):
-    begun = anyio.Event()
-
-    async def wait() -> str:
-        """Wait."""
-        begun.set()
-        await anyio.sleep_forever()
-        return ""
-
-    async with work(Runner(make_agent(wait), sqlite)) as runner:
+    waiting = Waiting()
+    async with work(Runner(make_agent(waiting.wait), sqlite)) as runner:
         handle = await runner.submit("s", "call wait")
-        await begun.wait()
+        await waiting.begun.wait()
         assert await handle.interrupt()
         assert (await handle.result()).finished_reason == "interrupted"
         assert not await handle.interrupt()
 
 
 async def test_running_reply_is_interrupted_from_elsewhere(sqlite):
-    begun = anyio.Event()
-
-    async def wait() -> str:
-        """Wait."""
-        begun.set()
-        await anyio.sleep_forever()
-        return ""
-
-    client = Runner(make_agent(wait), sqlite)
-    async with client, work(Runner(make_agent(wait), sqlite)):
+    waiting = Waiting()
+    client = Runner(make_agent(waiting.wait), sqlite)
+    async with client, work(Runner(make_agent(waiting.wait), sqlite)):
         handle = await client.submit("s", "call wait")
-        await begun.wait()
+        await waiting.begun.wait()
         assert await handle.interrupt()
         assert (await handle.result()).finished_reason == "interrupted"
 
@@ -300,23 +280,12 @@ async def test_second_worker_waits_and_takes_over(sqlite):
 
 @pytest.mark.parametrize("leave", ["drain", "cancel"])
 async def test_worker_that_leaves_hands_its_reply_over(sqlite, leave):
-    begun, runs = anyio.Event(), 0
-
-    async def wait() -> str:
-        """Wait."""
-        nonlocal runs
-        runs += 1
-        if runs == 1:
-            begun.set()
-            await anyio.sleep_forever()
-        return "waited"
-
-    tool: Any = wait
-    runner = Runner(make_agent(tool), sqlite, drain_seconds=0)
+    waiting = Waiting()
+    runner = Runner(make_agent(waiting.wait), sqlite, drain_seconds=0)
     async with runner, anyio.create_task_group() as group:
         group.start_soon(runner.work)
         handle = await runner.submit("s", "call wait")
-        await begun.wait()
+        await waiting.begun.wait()
         if leave == "drain":
             await runner.drain()
         else:
@@ -324,10 +293,10 @@ async def test_worker_that_leaves_hands_its_reply_over(sqlite, leave):
     state = await sqlite.load("s")
     assert state.reply_context is not None
     assert not state.reply_context.parked
-    async with work(Runner(make_agent(tool), sqlite)) as runner:
+    async with work(Runner(make_agent(waiting.wait), sqlite)) as runner:
         message = await runner.handle("s", handle.reply_id).result()
         events = [event async for event in runner.events("s", handle.reply_id)]
-    assert (message.finished_reason, runs) == ("completed", 1)  # it is not idempotent, so it is not run again
+    assert (message.finished_reason, waiting.runs) == ("completed", 1)  # it is not idempotent, so it is not run again
     state = await sqlite.load("s")
     assert [block.state for block in state.context[-1].get_content_blocks("tool_result")] == ["unknown"]
     assert rebuild(events).content == state.context[-1].content
@@ -362,22 +331,15 @@ async def test_runner_that_is_drained_before_it_works_does_not_work(sqlite):
 
 @pytest.mark.parametrize("deletes", ["runner", "store"])
 async def test_deleted_session_comes_back_only_by_a_later_input(sqlite, deletes):
-    begun, release = anyio.Event(), anyio.Event()
-
-    async def wait() -> str:
-        """Wait."""
-        begun.set()
-        await release.wait()
-        return "waited"
-
-    runner = Runner(make_agent(wait), sqlite)
+    waiting = Waiting()
+    runner = Runner(make_agent(waiting.wait), sqlite)
     async with runner, anyio.create_task_group() as group:
         handles = [await runner.submit("s", text) for text in ("Hi!", "call wait", "And?")]  # to a session that is new
         group.start_soon(runner.work)
-        await begun.wait()
+        await waiting.begun.wait()
         handles.append(await runner.submit("s", "And then?"))
         await (runner.delete("s") if deletes == "runner" else sqlite.delete("s"))
-        release.set()
+        waiting.release.set()
         ends = [(await handle.result()).finished_reason for handle in handles[1:]]
         assert ends == ["interrupted"] * 3
         assert await sqlite.load("s") is None

@@ -4,8 +4,7 @@ import anyio
 import pytest
 
 from agentrt.runner import Runner
-from tests.runner.conftest import approved_pay, make_agent, rebuild, work
-from tests.runner.test_runner import answer_to
+from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, rebuild, work
 from tests.runner.test_taking_over import leave_reply, look
 from tests.state.conftest import open_store, postgres, postgres_schema, redis
 
@@ -43,20 +42,13 @@ async def test_reply_whose_process_died_goes_on_from_a_server(open_store):
 
 @on_servers
 async def test_worker_of_a_server_hands_its_reply_over(open_store):
-    begun = anyio.Event()
-
-    async def wait() -> str:
-        """Wait."""
-        begun.set()
-        await anyio.sleep_forever()
-        return ""
-
-    async with Runner(make_agent(wait), await open_store()) as runner, anyio.create_task_group() as group:
+    waiting = Waiting()
+    async with Runner(make_agent(waiting.wait), await open_store()) as runner, anyio.create_task_group() as group:
         group.start_soon(runner.work)
         handle = await runner.submit("s", "call wait")
-        await begun.wait()
+        await waiting.begun.wait()
         group.cancel_scope.cancel()
-    async with work(Runner(make_agent(wait), await open_store())) as runner:
+    async with work(Runner(make_agent(waiting.wait), await open_store())) as runner:
         message = await runner.handle("s", handle.reply_id).result()
         state = await (await open_store()).load("s")
     results = state.context[-1].get_content_blocks("tool_result")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from agentrt import MiddlewareBase
+from agentrt import Agent, MiddlewareBase
 from agentrt.agent import ReActConfig
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import MiddlewareConfigError, ResumeError, UsageError
@@ -264,8 +264,8 @@ async def test_reply_is_ended_without_an_answer(hook: str) -> None:
     assert question_of(agent)
 
 
-async def test_two_layers_ask_one_after_the_other() -> None:
-    first, second = Asking("on_reasoning", "first", "First?"), Asking("on_model_call", "second", "Second?")
+async def asked_in_turn(first: Asking, second: Asking) -> Agent:
+    """Let two layers ask, and answer both, each time in another process; returns the last one's agent."""
     agent = asking_agent(first, second)
     await agent.reply("go")
     for name in ("first", "second"):
@@ -273,19 +273,19 @@ async def test_two_layers_ask_one_after_the_other() -> None:
         assert asked.name == name
         agent = elsewhere(agent)
         await agent.reply(answer_to(agent, True))
+    return agent
+
+
+async def test_two_layers_ask_one_after_the_other() -> None:
+    first, second = Asking("on_reasoning", "first", "First?"), Asking("on_model_call", "second", "Second?")
+    agent = await asked_in_turn(first, second)
     assert len(first.answers) == len(second.answers) == 1
     assert_no_model_saw(agent, "First?", "Second?")
 
 
 async def test_two_layers_ask_about_one_call() -> None:
     first, second = Asking("on_acting", "first", "First?"), Asking("on_acting", "second", "Second?")
-    agent = asking_agent(first, second)
-    await agent.reply("go")
-    for name in ("first", "second"):
-        (asked,) = question_of(agent).tool_calls
-        assert asked.name == name
-        agent = elsewhere(agent)
-        await agent.reply(answer_to(agent, True))
+    agent = await asked_in_turn(first, second)
     assert agent.state.context[-1].get_text_content() == "done"
     assert second.answers == [Answer(True, {"tokens": 120})]
 

@@ -13,8 +13,7 @@ from agentrt.event import RequireUserConfirmEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import DBOSRunner
 from agentrt.state import InMemoryStateStore
-from tests.runner.conftest import approved_pay, make_agent, rebuild, work
-from tests.runner.test_runner import answer_to
+from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, rebuild, work
 
 SECRET = "hunter2-secret"
 URL = f"postgresql://agentrt:{SECRET}@127.0.0.1:1/agents"
@@ -71,22 +70,14 @@ async def test_question_is_answered_from_elsewhere_and_holds_others(new_runner, 
 
 @pytest.mark.slow
 async def test_queued_running_and_parked_replies_are_interrupted(new_runner):
-    begun = anyio.Event()
-
-    async def wait() -> str:
-        """Wait."""
-        begun.set()
-        await anyio.sleep_forever()
-        return ""
-
-    tool: Any = wait
-    async with new_runner(make_agent(tool, approved_pay())) as client:
+    waiting = Waiting()
+    async with new_runner(make_agent(waiting.wait, approved_pay())) as client:
         queued = await client.submit("s", "Hi!")
         assert await queued.interrupt()
         assert (await queued.result()).finished_reason == "interrupted"
-        async with work(new_runner(make_agent(tool, approved_pay()))):
+        async with work(new_runner(make_agent(waiting.wait, approved_pay()))):
             running = await client.submit("t", "call wait")
-            await begun.wait()
+            await waiting.begun.wait()
             assert await running.interrupt()
             assert (await running.result()).finished_reason == "interrupted"
             assert not await running.interrupt()
@@ -99,24 +90,16 @@ async def test_queued_running_and_parked_replies_are_interrupted(new_runner):
 @pytest.mark.slow
 @pytest.mark.parametrize("deletes", ["runner", "store"])
 async def test_deleted_session_comes_back_only_by_a_later_input(new_runner, store, deletes):
-    begun, release = anyio.Event(), anyio.Event()
-
-    async def wait() -> str:
-        """Wait."""
-        begun.set()
-        await release.wait()
-        return "waited"
-
-    tool: Any = wait
-    async with new_runner(make_agent(tool)) as client:
+    waiting = Waiting()
+    async with new_runner(make_agent(waiting.wait)) as client:
         handles = [await client.submit("s", text) for text in ("Hi!", "call wait", "And?")]  # to a session that is new
-        async with work(new_runner(make_agent(tool))):
-            await begun.wait()
+        async with work(new_runner(make_agent(waiting.wait))):
+            await waiting.begun.wait()
             last = [event async for event in handles[0].events()][-1]
             assert [event async for event in client.events("s", handles[0].reply_id, after=last.seq)] == []
             handles.append(await client.submit("s", "And then?"))
             await (client.delete("s") if deletes == "runner" else store.delete("s"))
-            release.set()
+            waiting.release.set()
             ends = [(await handle.result()).finished_reason for handle in handles[1:]]
             assert ends == ["interrupted"] * 3
             assert await store.load("s") is None
@@ -149,27 +132,16 @@ async def test_later_again_and_full_on_many_machines(new_runner, store):
 
 @pytest.mark.slow
 async def test_worker_that_drains_hands_its_reply_over(new_runner, store):
-    begun, runs = anyio.Event(), 0
-
-    async def wait() -> str:
-        """Wait."""
-        nonlocal runs
-        runs += 1
-        if runs == 1:
-            begun.set()
-            await anyio.sleep_forever()
-        return "waited"
-
-    tool: Any = wait
-    async with new_runner(make_agent(tool), drain_seconds=0) as runner, anyio.create_task_group() as group:
+    waiting = Waiting()
+    async with new_runner(make_agent(waiting.wait), drain_seconds=0) as runner, anyio.create_task_group() as group:
         group.start_soon(runner.work)
         handle = await runner.submit("s", "call wait")
-        await begun.wait()
+        await waiting.begun.wait()
         await runner.drain()
-    async with work(new_runner(make_agent(tool))) as runner:
+    async with work(new_runner(make_agent(waiting.wait))) as runner:
         message = await runner.handle("s", handle.reply_id).result()
         events = [event async for event in runner.events("s", handle.reply_id)]
-    assert (message.finished_reason, runs) == ("completed", 1)  # it is not idempotent, so it is not run again
+    assert (message.finished_reason, waiting.runs) == ("completed", 1)  # it is not idempotent, so it is not run again
     state = await store.load("s")
     assert [block.state for block in state.context[-1].get_content_blocks("tool_result")] == ["unknown"]
     assert rebuild(events).content == state.context[-1].content
