@@ -107,6 +107,7 @@ def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequ
     # Only checked, never used to reorder: the list says which layer is where, and a reader must be able to trust it.
     for place, middleware in enumerate(middlewares):
         _check_position(place, middleware, middlewares)
+        _check_targets(middleware)
         _check_order(place, middleware, middlewares)
     return overridden
 
@@ -215,18 +216,22 @@ def _check_position(place: int, middleware: Middleware, middlewares: Sequence[Mi
             )
 
 
-def _check_order(place: int, middleware: Middleware, middlewares: Sequence[Middleware]) -> None:
+def _check_targets(middleware: Middleware) -> None:
     name = type(middleware).__name__
     for constraint in ("requires", "wraps", "wrapped_by"):
         targets = getattr(middleware, constraint)
         is_list = isinstance(targets, (list, tuple))
         has_reasons = not is_list and isinstance(targets, Mapping) and constraint != "requires"
-        if not (is_list or has_reasons) or not all(map(_is_target, targets)):
+        if not (is_list or has_reasons) or not all(isinstance(target, (str, type)) for target in targets):
             raise MiddlewareConfigError(
                 f"{name}.{constraint} must be a list or tuple of middleware classes or their names, not {targets!r}"
             )
         if has_reasons and not all(isinstance(reason, str) and reason for reason in targets.values()):
             raise MiddlewareConfigError(f"{name}.{constraint} must give a reason in words for each, not {targets!r}")
+
+
+def _check_order(place: int, middleware: Middleware, middlewares: Sequence[Middleware]) -> None:
+    name = type(middleware).__name__
     for target in middleware.requires:
         if not any(target in _names_for(other) for other in middlewares if other is not middleware):
             label = target if isinstance(target, str) else target.__name__
@@ -245,10 +250,6 @@ def _check_order(place: int, middleware: Middleware, middlewares: Sequence[Middl
                 f"{name} must be wrapped by {type(other).__name__}{reason and f' ({reason})'}, but stands outside it: "
                 f"put {name} after {type(other).__name__}"
             )
-
-
-def _is_target(value: object) -> bool:
-    return isinstance(value, (str, type))
 
 
 def must_wrap(outer: Middleware, inner: Middleware) -> bool:

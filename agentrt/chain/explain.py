@@ -108,7 +108,7 @@ def explain(
     if format == "json":
         return _Page(json.dumps(description, indent=2))
     if format == "mermaid":
-        return _Diagram(_write_mermaid(description))
+        return _Diagram("\n".join(["flowchart LR", *_mermaid_lines(description, "")]))
     raise ValueError(f"explain(format=...) must be 'text', 'json' or 'mermaid', not {format!r}")
 
 
@@ -303,10 +303,6 @@ def _title(description: _LayerDescription | _MiddlewareDescription) -> str:
     if "from" in description:
         return f"{name}, from {description['from']!r}"
     return name if description["key"] == name else f"{name} [{description['key']}]"
-
-
-def _write_mermaid(description: _Description) -> str:
-    return "\n".join(["flowchart LR", *_mermaid_lines(description, "")])
 
 
 def _mermaid_lines(description: _Description, prefix: str) -> list[str]:
