@@ -119,14 +119,7 @@ def _make_middleware(origins: tuple[str, ...], limits: Limits, *, is_local: bool
 def _make_runners(
     agents: Agent | Sequence[Agent], runner: RunnerBase | None, store: SessionStore | None
 ) -> dict[str, RunnerBase]:
-    unchecked: object = agents  # of any type, since callers are not all type-checked
-    listed: list[Agent] = (
-        [agents] if isinstance(agents, Agent) else list(unchecked) if isinstance(unchecked, Sequence) else []
-    )
-    if not listed or not all(isinstance(agent, Agent) for agent in listed):
-        raise ConfigError(f"create_app takes an Agent, or a list of them, not {agents!r:.200}")
-    if len({agent.name for agent in listed}) < len(listed):
-        raise ConfigError("create_app needs agents of different names: ?agent= chooses by them")
+    listed = _list_agents(agents)
     if runner is not None:
         is_whole = getattr(runner, "agent", None) is listed[0] and len(listed) == 1
         if not is_whole or store not in (None, runner.store):
@@ -141,6 +134,15 @@ def _make_runners(
             "several agents need a store each, since their sessions differ: write Agent(state_store=...) in each"
         )
     return {agent.name: Runner(agent, own) for agent, own in zip(listed, stores, strict=True)}  # type: ignore[arg-type]
+
+
+def _list_agents(agents: object) -> list[Agent]:
+    listed = [agents] if isinstance(agents, Agent) else list(agents) if isinstance(agents, Sequence) else []
+    if not listed or not all(isinstance(agent, Agent) for agent in listed):
+        raise ConfigError(f"create_app takes an Agent, or a list of them, not {agents!r:.200}")
+    if len({agent.name for agent in listed}) < len(listed):
+        raise ConfigError("create_app needs agents of different names: ?agent= chooses by them")
+    return listed
 
 
 class _Workers:
