@@ -3,7 +3,7 @@
 import logging
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from inspect import iscoroutinefunction
 from time import time_ns
@@ -238,22 +238,22 @@ class RunnerBase(ABC):
             standing = await self._queue.standing(session_id, reply_id)
             if log is not self._events.get(session_id, reply_id) or (log is not None and log.is_open):
                 continue  # it has begun to run here meanwhile
+            saved: Sequence[AnyEvent] = ()
             is_pending = standing is not None and standing.is_pending
             if standing is not None and is_pending:
                 is_elsewhere = log is None and standing.worker and not self._is_own(standing.worker)
                 if is_elsewhere and (current := await self._revision(session_id)) != revision:
                     revision, pause = current, _FIRST_PAUSE
-                    for event in await self._saved_events(session_id, reply_id, after):
-                        after = event.seq
-                        yield event
+                    saved = await self._saved_events(session_id, reply_id)
             elif not has_ended:
                 snapshot = await self._read(session_id, reply_id, standing)
-                for event in snapshot.events:
-                    if event.seq > after:
-                        after = event.seq
-                        yield event
+                saved = snapshot.events
                 # What was left in the store, and nobody has queued yet, is for the next worker.
                 is_pending = snapshot.standing == "running" and (standing is None or standing.reason is None)
+            for event in saved:
+                if event.seq > after:
+                    after = event.seq
+                    yield event
             if not is_pending:
                 return
             # Longer and longer, since there may be many followers, and none of them hears of another process.
@@ -384,12 +384,10 @@ class RunnerBase(ABC):
         info = await self._look_up(session_id)
         return 0 if info is None else info.revision
 
-    async def _saved_events(self, session_id: str, reply_id: str, after: int) -> list[AnyEvent]:
-        """Return what a reply that runs in another process has saved, if it is more than what came up to `after`."""
+    async def _saved_events(self, session_id: str, reply_id: str) -> Sequence[AnyEvent]:
+        """Return what a reply that runs in another process has saved."""
         snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id)
-        if snapshot is None or snapshot.standing != "running":
-            return []
-        return [event for event in snapshot.events if event.seq > after]
+        return snapshot.events if snapshot is not None and snapshot.standing == "running" else ()
 
     async def _read(self, session_id: str, reply_id: str, standing: Standing | None) -> Snapshot:
         last_number = None if standing is None else standing.number
