@@ -354,20 +354,10 @@ def _reconsider(agent: ReplyingAgent, context: ReplyContext, rules: list[Permiss
 
 def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: ToolResultBlock) -> None:
     call, decision = _find_asked(context, execution.id, execution.name)
-    if "/" in call.id:
-        if (
-            decision is not None
-            and decision.waits_for is None
-            and (decision.by, decision.behavior) == ("policy", _ALLOW)
-        ):
-            if decision.digest == _digest_of_result(execution):
-                return
-            raise ResumeError(f"the call {execution.id!r:.{_MAX_QUOTE}} already has another result", code="conflict")
-    elif call.state is ToolCallState.FINISHED:
-        earlier: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
-        repeated = [*_blocks_of(execution), *note_of(context, call)]
-        if earlier.state is not execution.state or _comparable(_blocks_of(earlier)) != _comparable(repeated):
-            raise ResumeError(f"the call {execution.id!r} already has another result", code="conflict")
+    is_repeated = _is_earlier_result(context, call, decision, execution)
+    if is_repeated is False:
+        raise ResumeError(f"the call {execution.id!r:.{_MAX_QUOTE}} already has another result", code="conflict")
+    if is_repeated:
         return
     if decision is None or decision.waits_for != "external":
         raise ResumeError(
@@ -382,6 +372,26 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
         )
     if execution.state is ToolResultState.RUNNING:
         raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
+    _check_output(agent, call, execution)
+
+
+def _is_earlier_result(
+    context: ReplyContext, call: ToolCallBlock, decision: CallDecision | None, execution: ToolResultBlock
+) -> bool | None:
+    """Say whether it is the result that the call has already, `None` if the call has none yet."""
+    if "/" not in call.id:
+        if call.state is not ToolCallState.FINISHED:
+            return None
+        earlier: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
+        repeated = [*_blocks_of(execution), *note_of(context, call)]
+        return earlier.state is execution.state and _comparable(_blocks_of(earlier)) == _comparable(repeated)
+    if decision is None or decision.waits_for is not None:
+        return None
+    has_result = (decision.by, decision.behavior) == ("policy", _ALLOW)
+    return decision.digest == _digest_of_result(execution) if has_result else None
+
+
+def _check_output(agent: ReplyingAgent, call: ToolCallBlock, execution: ToolResultBlock) -> None:
     # A call inside of another is of a tool of its own, also where one of this agent has that name.
     tool = None if "/" in call.id else known_tools(agent).get(call.name)
     output = _blocks_of(execution)

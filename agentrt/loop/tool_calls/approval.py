@@ -94,13 +94,10 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
     """
     if earlier is not None and earlier.by == "user" and earlier.behavior is _DENY:
         return earlier
-    context = agent.state.reply_context
-    if earlier is None and prepared.tool.is_hidden and context is not None and context.hidden_calls is not None:
-        # The user's no to an earlier question of this name is not asked again.
-        ids = [call_id for call_id, call in context.hidden_calls.items() if call.name == prepared.name]
-        for decision in filter(None, map(context.decisions.get, ids)):
-            if decision.by == "user" and decision.behavior is _DENY:
-                return CallDecision(_DENY, message=decision.message)
+    if earlier is None and prepared.tool.is_hidden:
+        refusal = _find_refusal(agent.state.reply_context, prepared.name)
+        if refusal is not None:
+            return CallDecision(_DENY, message=refusal.message)
     verdict = await _stricter_verdict(agent, prepared)
     call_digest = digest(prepared.name, prepared.input)
     if verdict.behavior is _DENY:
@@ -129,6 +126,15 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
         decision.digest, decision.waits_for = call_digest, "external"
         decision.asked_at = agent.live_conversation.run.now()
     return decision
+
+
+def _find_refusal(context: ReplyContext | None, name: str) -> CallDecision | None:
+    """Return the user's no to an earlier question of that name, which is not asked again."""
+    if context is None or context.hidden_calls is None:
+        return None
+    ids = [call_id for call_id, call in context.hidden_calls.items() if call.name == name]
+    decisions = filter(None, map(context.decisions.get, ids))
+    return next((item for item in decisions if item.by == "user" and item.behavior is _DENY), None)
 
 
 def _is_answer_about(earlier: CallDecision, tool: ToolBase, call_digest: str) -> bool:
