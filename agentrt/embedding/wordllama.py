@@ -1,5 +1,6 @@
 """Vectors without a server, with the extra `embedding`: words, looked up in a table and averaged."""
 
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -41,7 +42,7 @@ class WordLlamaEmbedding(EmbeddingModelBase):
         self._loaded: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (self.dimensions,)
+        return partial(WordLlamaEmbedding, dimensions=self.dimensions), ()
 
     async def _embed(self, texts: list[str]) -> EmbeddingResponse:
         return await to_thread.run_sync(self._embed_now, texts, abandon_on_cancel=True)
@@ -64,7 +65,3 @@ class WordLlamaEmbedding(EmbeddingModelBase):
                     disable_download=True,
                 )
             return self._loaded
-
-
-def _make(dimensions: int) -> WordLlamaEmbedding:
-    return WordLlamaEmbedding(dimensions=dimensions)

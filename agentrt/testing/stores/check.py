@@ -113,7 +113,8 @@ async def check_store(
             try:
                 await getattr(check, promise)()
             except Exception as error:  # noqa: BLE001  # the boundary to the store, which may fail in any way
-                problems.append(f"- {promise.replace('_', ' ')}: {_describe_problem(error)}")
+                problem = str(error) if isinstance(error, _BrokenPromise) else f"{type(error).__name__}: {error!s:.300}"
+                problems.append(f"- {promise.replace('_', ' ')}: {problem}")
             report.checked.append(promise.replace("_", " "))
     if problems:
         raise StoreProblems(problems)
@@ -152,10 +153,6 @@ def _has_pickle(value: object) -> bool:
     except Exception:  # noqa: BLE001  # it may fail in any way, and the reason is of no use
         return False
     return True
-
-
-def _describe_problem(error: Exception) -> str:
-    return str(error) if isinstance(error, _BrokenPromise) else f"{type(error).__name__}: {error!s:.300}"
 
 
 def _require_that(is_kept: object, problem: str) -> None:

@@ -23,7 +23,9 @@ class CitationNumbers:
     def __init__(self, data: dict[str, Any]) -> None:
         self._data = data
         saved = data.setdefault("citations", [])
-        if not isinstance(saved, list) or not all(map(_is_place, saved)):
+        if not isinstance(saved, list) or not all(
+            isinstance(place, dict) and isinstance(place.get("number"), int) for place in saved
+        ):
             _logger.warning("what the state keeps as 'citations' is not of this version: it is dropped")
             saved = data["citations"] = []
         self.places: list[JSONObject] = saved
@@ -60,7 +62,3 @@ class CitationNumbers:
         places = {place["number"]: place for place in self.places}
         known = [dict(places[number]) for number in numbers if number in places]
         return known, [number for number in numbers if number not in places]
-
-
-def _is_place(saved: object) -> bool:
-    return isinstance(saved, dict) and isinstance(saved.get("number"), int)
