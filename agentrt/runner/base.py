@@ -244,7 +244,7 @@ class RunnerBase(ABC):
                 is_elsewhere = log is None and standing.worker and not self._is_own(standing.worker)
                 if is_elsewhere and (current := await self._revision(session_id)) != revision:
                     revision, pause = current, _FIRST_PAUSE
-                    saved = await self._saved_events(session_id, reply_id)
+                    saved = await self._saved_events(session_id, reply_id, after)
             elif not has_ended:
                 snapshot = await self._read(session_id, reply_id, standing)
                 saved = snapshot.events
@@ -384,10 +384,12 @@ class RunnerBase(ABC):
         info = await self._look_up(session_id)
         return 0 if info is None else info.revision
 
-    async def _saved_events(self, session_id: str, reply_id: str) -> Sequence[AnyEvent]:
-        """Return what a reply that runs in another process has saved."""
+    async def _saved_events(self, session_id: str, reply_id: str, after: int) -> list[AnyEvent]:
+        """Return what a reply that runs in another process has saved, if it is more than what came up to `after`."""
         snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id)
-        return snapshot.events if snapshot is not None and snapshot.standing == "running" else ()
+        if snapshot is None or snapshot.standing != "running":
+            return []
+        return [event for event in snapshot.events if event.seq > after]
 
     async def _read(self, session_id: str, reply_id: str, standing: Standing | None) -> Snapshot:
         last_number = None if standing is None else standing.number
