@@ -1,7 +1,7 @@
 """When a schedule is due: after so many seconds, or by a line of cron."""
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from agentrt.errors import ConfigError
@@ -53,6 +53,26 @@ def next_tick_function(when: Any) -> NextTick:
     return lambda after: (after // period + 1) * period
 
 
+class _LocalZone(tzinfo):
+    """The time zone of this machine, with its summer time: what `astimezone` gives has the offset of one moment."""
+
+    def utcoffset(self, dt: datetime | None) -> timedelta | None:
+        return None if dt is None else dt.replace(tzinfo=None).astimezone().utcoffset()
+
+    def dst(self, dt: datetime | None) -> None:
+        return None
+
+    def tzname(self, dt: datetime | None) -> str | None:
+        return None if dt is None else dt.replace(tzinfo=None).astimezone().tzname()
+
+    def fromutc(self, dt: datetime) -> datetime:
+        # By way of the timestamp, which alone says which of two equal hours it is.
+        return datetime.fromtimestamp(dt.replace(tzinfo=UTC).timestamp()).replace(tzinfo=self)
+
+
+_LOCAL_ZONE = _LocalZone()
+
+
 def _cron(line: str) -> NextTick:
     try:
         from cronsim import CronSim, CronSimError
@@ -60,7 +80,7 @@ def _cron(line: str) -> NextTick:
         raise ConfigError("every() with a line of cron needs the extra 'cron': pip install \"agentrt[cron]\"") from None
 
     def next_after(after: int) -> int:
-        return to_nanoseconds(next(CronSim(line, datetime.fromtimestamp(after // _NS_PER_SECOND).astimezone())))
+        return to_nanoseconds(next(CronSim(line, datetime.fromtimestamp(after // _NS_PER_SECOND, _LOCAL_ZONE))))
 
     try:
         next_after(0)

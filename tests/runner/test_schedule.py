@@ -1,7 +1,11 @@
 """Schedules: when they are due, and that each time is submitted once."""
 
+import sys
+import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from time import time_ns
+from zoneinfo import ZoneInfo
 
 import anyio
 import pytest
@@ -34,6 +38,34 @@ def test_last_time_that_was_missed_is_found_among_any_number(when):
     for seconds in (40, 100, 10_000, 40_000_000):
         assert schedule(when).last_missed(now - seconds * SECOND, now) == now - 30 * SECOND
     assert schedule(when).last_missed(now - 20 * SECOND, now) is None
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ZoneInfo]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield ZoneInfo("Europe/Berlin")
+    time.tzset()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the time zone of a process cannot be set there")
+@pytest.mark.parametrize(
+    ("line", "day", "due"),
+    [
+        ("0 9 * * *", "2026-10-24", ["24 09:00+02:00", "25 09:00+01:00", "26 09:00+01:00"]),
+        ("0 9 * * *", "2026-03-28", ["28 09:00+01:00", "29 09:00+02:00", "30 09:00+02:00"]),
+        ("30 * * * *", "2026-10-25 01:00", ["25 01:30+02:00", "25 02:30+02:00", "25 02:30+01:00", "25 03:30+01:00"]),
+        ("30 * * * *", "2026-03-29 01:00", ["29 01:30+01:00", "29 03:30+02:00"]),
+    ],
+)
+def test_line_of_cron_keeps_its_hours_when_the_clocks_change(berlin, line, day, due):
+    after = int(datetime.fromisoformat(day).replace(tzinfo=berlin).timestamp()) * SECOND
+    found = []
+    for _ in due:
+        after = schedule(line).next_after(after)
+        found.append(datetime.fromtimestamp(after // SECOND, berlin).isoformat(" ", "minutes")[8:])
+    assert found == due
 
 
 @pytest.mark.parametrize("when", [0, 0.5, True, float("nan"), "every day", "61 * * * *", None])
