@@ -48,6 +48,7 @@ class OperationQueue:
 
     def __init__(self, threads: int | None = None, seconds: float | None = None) -> None:
         self._last: dict[Hashable, _QueuedOperation] = {}
+        self._lock = Lock()  # of `_last`, which threads change too
         self._threads = threads
         self._seconds = seconds
 
@@ -58,17 +59,31 @@ class OperationQueue:
         caller. Raises `TimeoutError` when it takes longer, so that it may or may not have been done.
         """
         seconds = MAX_WAIT if self._seconds is None else self._seconds
-        operation = self._last[key] = _QueuedOperation(self._last.get(key))
-        run = partial(operation.run, work, time.monotonic() + seconds)
+        with self._lock:
+            operation = self._last[key] = _QueuedOperation(self._last.get(key))
+        run = partial(self._run_in_turn, key, operation, work, time.monotonic() + seconds)
         try:
             # The thread stops waiting first, unless it is the disk or a server that hangs.
             with anyio.move_on_after(seconds + _EXTRA_WAIT, shield=shield):
                 return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._get_limiter())
         finally:
             operation.withdraw()
-            if operation.is_done() and self._last.get(key) is operation:
-                del self._last[key]
+            self._forget_ended(key)
         raise no_answer()
+
+    def _run_in_turn(
+        self, key: Hashable, operation: "_QueuedOperation", work: _BlockingWork[_OperationResult], deadline: float
+    ) -> _OperationResult:
+        try:
+            return operation.run(work, deadline)
+        finally:
+            self._forget_ended(key)  # here too, since its caller may have left, and so may those after it
+
+    def _forget_ended(self, key: Hashable) -> None:
+        with self._lock:
+            last = self._last.get(key)
+            if last is not None and last.is_done():
+                del self._last[key]
 
     def _get_limiter(self) -> anyio.CapacityLimiter | None:
         if self._threads is None:

@@ -542,3 +542,21 @@ async def test_store_keeps_nothing_of_finished_operations(tmp_path):
         await store.save(AgentState(session_id=str(number)))
         await store.load("nobody")
     assert store._operations._last == {}
+
+
+async def test_work_whose_callers_have_left_leaves_nothing_behind():
+    queue, has_begun, may_end = operations.OperationQueue(2), threading.Event(), threading.Event()
+
+    def work(deadline: float) -> None:
+        has_begun.set()
+        may_end.wait(5)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):  # the second one never runs
+            group.start_soon(partial(queue.run, "key", work, shield=False))
+        await anyio.to_thread.run_sync(has_begun.wait)
+        group.cancel_scope.cancel()
+    may_end.set()
+    with anyio.fail_after(5):
+        while queue._last:  # noqa: ASYNC110  # the thread has nobody to tell
+            await anyio.sleep(0.005)
