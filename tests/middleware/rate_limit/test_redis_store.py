@@ -31,9 +31,19 @@ coredis = pytest.importorskip("coredis")
 
 CHILD = Path(__file__).with_name("rate_limit_child.py")
 HOLDER = Path(__file__).with_name("rate_limit_holder.py")
-LEASE = 0.5  # seconds
+LEASE = 1.5  # seconds; a third of it is more than a busy machine keeps a reader from its next piece
 PATIENCE = 20.0  # seconds; only a failure waits that long
 keys = (f"test-{uuid4().hex}-{number}" for number in count())
+
+# On a busy machine a connection may take longer than a call waits for it, and that is a failure too.
+pytestmark = when_redis_fails
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leftovers_of_coredis_are_collected() -> Iterator[None]:
+    """Collect them here, where their warnings are ignored, and not in a test of something else."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture
@@ -41,7 +51,12 @@ def server() -> Iterator[RedisServer]:
     server = RedisServer()
     yield server
     server.close()
-    gc.collect()
+
+
+@pytest.fixture
+def patient_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for Redis than a call should, so that it fails only where the test has it fail."""
+    monkeypatch.setattr(distributed, "_STORE_TIMEOUT", 1.0)
 
 
 @pytest.fixture
@@ -249,7 +264,6 @@ async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
 
 
 @pytest.mark.slow
-@when_redis_fails
 async def test_a_place_an_idle_process_could_not_return_expires(
     server: RedisServer,
 ) -> None:
@@ -335,27 +349,29 @@ async def ask(agent: Agent, found: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@when_redis_fails
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("policy", ["local", "open", "closed"])
 async def test_when_redis_fails_the_policy_applies_and_is_said_once(
-    server: RedisServer, fault: signal.Signals, policy: str, caplog: pytest.LogCaptureFixture
+    server: RedisServer,
+    fault: signal.Signals,
+    policy: str,
+    patient_limits: None,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     found: list[Any] = []
     agent = agent_on(server.url, policy, requests_per_minute=2, max_wait=5)
     await ask(agent, found)
     assert not found
     server.send(fault)
-    begin = monotonic()
-    if policy == "closed":
-        for _ in range(3):
-            with pytest.raises(RateLimitTimeout, match="on_store_error='closed'") as caught:
-                await ask(agent, found)
-        assert caught.value.retry_after is not None
-    else:
-        await ask(agent, found)
-        assert found == [("rate_limit_store", {"state": "down", "policy": policy})]
-    assert monotonic() - begin < 2 * distributed._STORE_TIMEOUT + 4.5  # a generous bound for busy machines
+    with anyio.fail_after(PATIENCE):
+        if policy == "closed":
+            for _ in range(3):
+                with pytest.raises(RateLimitTimeout, match="on_store_error='closed'") as caught:
+                    await ask(agent, found)
+            assert caught.value.retry_after is not None
+        else:
+            await ask(agent, found)
+            assert found == [("rate_limit_store", {"state": "down", "policy": policy})]
     if policy == "open":
         await ask(agent, found)
     elif policy == "local":
@@ -366,9 +382,8 @@ async def test_when_redis_fails_the_policy_applies_and_is_said_once(
 
 
 @pytest.mark.slow
-@when_redis_fails
 async def test_when_redis_is_back_the_limits_are_shared_again(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: RedisServer, patient_limits: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(distributed, "_STORE_PAUSE", 0.0)
     found: list[Any] = []
