@@ -9,13 +9,13 @@ from typing import Any
 
 from agentrt.block import TextBlock
 from agentrt.embedding import EmbeddingModelBase
-from agentrt.errors import ConfigError, ReaderError, UsageError
+from agentrt.errors import ConfigError, ReaderError, StoreError, UsageError
 from agentrt.keywords import suggest_keywords
 from agentrt.rag.document import Chunker, Document, SplitDocument
 from agentrt.rag.file_reading import FileReading
 from agentrt.rag.hybrid import FoundTexts, add_vectors, search_texts, use_embedding
 from agentrt.rag.readers import MarkdownReader, ReaderBase, TextReader
-from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch
+from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch, check_texts
 from agentrt.representation import repr_by_settings
 from agentrt.text import repr_of, whole_characters
 from agentrt.types import JSONObject, ToolResponse
@@ -23,6 +23,7 @@ from agentrt.types import JSONObject, ToolResponse
 __all__ = ["KnowledgeBase", "KnowledgeHit", "KnowledgeHits", "SimpleKnowledge", "SyncReport"]
 
 _CHUNK = "chunk"  # what the metadata of a stored text say of its place
+_MAX_HEADING = 1_000  # characters of a heading or a title, which each chunk has with it
 _MAX_CHUNKS_AT_ONCE = 500  # in one write, unless one document has more
 
 
@@ -106,21 +107,21 @@ class KnowledgeBase:
             raise ConfigError(
                 f"KnowledgeBase(store=...) must be a store, as in SQLiteStore('knowledge.db'), not {store!r:.200}"
             )
-        if chunker is not None and not callable(chunker):
+        if chunker is not None and (isinstance(chunker, type) or not callable(chunker)):
             raise ConfigError(
                 f"KnowledgeBase(chunker=...) must be a Chunker or a function of a document, not {chunker!r:.200}"
             )
         use_embedding("KnowledgeBase(embedding=...)", embedding, store)
         self.name, self.description, self.store, self.embedding = name, description, store, embedding
         self.chunker = Chunker() if chunker is None else chunker
-        self.readers = list(readers)
         # A word before the name, so that what a memory keeps in the same store for a user of that name is apart.
         self._owner = f"knowledge/{name}"
         # What a document is indexed with: with another chunker or embedding, it is to be indexed anew.
         self._indexing = repr_of(self.chunker)
         if embedding is not None:
             self._indexing += f" {embedding.model} {embedding.dimensions}"
-        self._files = FileReading(_readers_by_suffix(self.readers), self._indexing)
+        self._files = FileReading(_readers_by_suffix(readers), self._indexing)
+        self.readers = list(readers)
 
     async def add(self, document: Document | str | os.PathLike[str]) -> bool:
         """Index a document, or the file at that path, in place of one with its id; returns whether anything changed."""
@@ -161,8 +162,12 @@ class KnowledgeBase:
                     report.unchanged.append(document_id)
                     continue
                 texts = self._texts(replace(read.document, id=document_id), read.fingerprint, root.name)
+                check_texts(texts)  # here, since the store would refuse the other files of the batch with this one
             except ReaderError as error:
                 report.failed[document_id] = error
+                continue
+            except StoreError as error:
+                report.failed[document_id] = ReaderError(f"{document_id!r:.300} cannot be indexed: {error}")
                 continue
             # Of an empty document nothing is kept, so that it is always new.
             if before is None and not texts:
@@ -269,24 +274,20 @@ class KnowledgeBase:
                 f"the metadata of {document.id!r:.300} must be a dict, whose key {_CHUNK!r} is taken, not "
                 f"{repr_of(metadata, 100)}"
             )
+        title = whole_characters(document.title)[:_MAX_HEADING]
         texts = []
         for number, chunk in enumerate(chunk for chunk in self.chunker(document) if chunk.text.strip()):
-            place = {name: getattr(chunk, name) for name in ("heading", "page", "start", "end")}
-            place["heading"] = whole_characters(chunk.heading)
-            metadata = {
-                **place,
-                "title": whole_characters(document.title),
-                "fingerprint": fingerprint,
-                "folder": folder,
-            }
+            heading = whole_characters(chunk.heading)[:_MAX_HEADING]
+            place = {"heading": heading, "page": chunk.page, "start": chunk.start, "end": chunk.end}
+            place |= {"title": title, "fingerprint": fingerprint, "folder": folder}
             texts.append(
                 StoredText(
                     _chunk_id(document.id, number),
                     chunk.text,
                     document.id,
-                    {**document.metadata, _CHUNK: metadata},
+                    {**document.metadata, _CHUNK: place},
                     # By its headings too, since a paragraph need not say again what it is about.
-                    keywords=f"{document.title} {chunk.heading}",
+                    keywords=f"{title} {heading}",
                 )
             )
         return texts
@@ -345,6 +346,8 @@ def _as_path(path: object, rule: str) -> Path:
 
 def _readers_by_suffix(readers: Sequence[ReaderBase]) -> dict[str, ReaderBase]:
     by_suffix: dict[str, ReaderBase] = {}
+    if not isinstance(readers, (list, tuple)):
+        raise ConfigError(f"KnowledgeBase(readers=...) must be a list, as in [PDFReader()], not {readers!r:.200}")
     for reader in (TextReader(), MarkdownReader(), *readers):
         if not isinstance(reader, ReaderBase):
             raise ConfigError(f"KnowledgeBase(readers=...) must be readers, as in [PDFReader()], not {reader!r:.200}")

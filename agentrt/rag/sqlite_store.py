@@ -360,7 +360,7 @@ def _stored_text(row: Any) -> StoredText:
     return StoredText(id, text, source, json.loads(metadata), created_at=created_at, ended_at=ended_at)
 
 
-def _filter(where: Mapping[str, object]) -> tuple[str, dict[str, Any]]:
+def _filter(where: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return a condition on the metadata, which an empty filter makes true, and its values."""
     conditions = ["1"]
     values: dict[str, Any] = {}
@@ -371,7 +371,9 @@ def _filter(where: Mapping[str, object]) -> tuple[str, dict[str, Any]]:
             f"EXISTS (SELECT 1 FROM json_each(rag_texts.metadata) "
             f"WHERE key = :key{place} AND type IN ({types}) AND value IS :value{place})"
         )
-        values |= {f"key{place}": key, f"value{place}": value}
+        # A greater number than its own SQLite reads from JSON as a float, and takes from here as nothing else.
+        is_large = isinstance(value, int) and not -(2**63) <= value < 2**63
+        values |= {f"key{place}": key, f"value{place}": float(value) if is_large else value}
     return " AND ".join(conditions), values
 
 

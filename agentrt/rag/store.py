@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
+from sys import float_info
 from typing import Any, NamedTuple, Self
 
 from pydantic_core import from_json, to_json
@@ -195,7 +196,7 @@ def check_filter(where: object) -> dict[str, str | int | float | bool | None]:
     if not isinstance(where, Mapping):
         raise StoreError(f"where must be a dict of metadata, as in {{'lang': 'en'}}, not {repr_of(where, 100)}")
     for key, value in where.items():
-        is_number = isinstance(value, (int, float)) and isfinite(value)
+        is_number = isinstance(value, (int, float)) and abs(value) <= float_info.max
         if not isinstance(key, str) or not (value is None or isinstance(value, str) or is_number):
             raise StoreError(
                 f"where must compare metadata to strings, numbers, booleans or None, not {repr_of({key: value}, 100)}"

@@ -292,7 +292,9 @@ WRONG_BASES: list[tuple[dict[str, Any], str]] = [
     ({"description": None}, "description=...) must be a str"),
     ({"store": "kb.db"}, "as in SQLiteStore('knowledge.db')"),
     ({"chunker": 500}, "must be a Chunker or a function of a document"),
+    ({"chunker": Chunker}, "must be a Chunker or a function of a document"),
     ({"readers": ["pdf"]}, r"as in [PDFReader()]"),
+    ({"readers": None}, r"as in [PDFReader()]"),
 ]
 
 
@@ -342,6 +344,22 @@ async def test_a_file_that_cannot_be_read_keeps_what_was_known(tmp_path: Path) -
     assert sorted(report.failed) == ["docs/loop.md", "docs/tea.md"]
     assert "name its encoding" in str(report.failed["docs/tea.md"])
     assert sorted(await documents_found(knowledge, "tea coast")) == ["docs/coast.md", "docs/tea.md"]
+
+
+async def test_a_file_that_cannot_be_stored_stops_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "docs"
+    write(folder, tea="# Tea\n\nGreen tea.", heading=f"# {'tea ' * 50_000}\n\nThe coast.")
+    deep = folder
+    for _ in range(5):
+        deep /= "d" * 240
+    deep.mkdir(parents=True)
+    write(deep, moon="The moon.")
+    knowledge = knowledge_base()
+    report = await knowledge.sync(folder)
+    assert report.added == ["docs/heading.md", "docs/tea.md"]
+    [error] = report.failed.values()
+    assert "1 to 1,000 characters" in str(error)
+    assert await documents_found(knowledge, "coast") == ["docs/heading.md"]
 
 
 async def test_two_folders_are_synced_apart(tmp_path: Path) -> None:
