@@ -1,5 +1,6 @@
 """States in files: one journal per session, which grows with what is new, whichever process dies."""
 
+import logging
 import os
 from array import array
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ from agentrt.types import JSONObject
 
 __all__ = ["FileStateStore"]
 
+_logger = logging.getLogger("agentrt")
 _FORMAT = "agentrt-state"
 _VERSION = 2
 _WHOLE = 1  # the version whose files hold one state each
@@ -58,6 +60,7 @@ class FileStateStore(FileKeeper, SessionStoreBase):
 
     def __init__(self, directory: str | os.PathLike[str], *, ttl: float | None = None) -> None:
         self._ttl = check_ttl(type(self).__name__, ttl)
+        self._left_out: set[Path] = set()
         super().__init__(directory)
 
     @property
@@ -92,7 +95,7 @@ class FileStateStore(FileKeeper, SessionStoreBase):
     ) -> SessionPage:
         """Return a page of at most `limit` sessions, in the order of their ids, as `SessionStore` says.
 
-        Raises `SessionCorrupt` where the page has a damaged file, or the beginning of one is damaged.
+        A file that is damaged, or of another version, is left out, and an error in the log names it.
         """
         query = SessionQuery.check(labels, prefix, limit, cursor)
         return await self._look("list", partial(self._list, query))
@@ -113,7 +116,12 @@ class FileStateStore(FileKeeper, SessionStoreBase):
     def _list(self, query: SessionQuery, deadline: float) -> SessionPage:
         infos: list[SessionInfo] = []
         for session_id in sorted(filter(query.may_have, self._find_ids())):
-            info = self._file(session_id).describe()
+            file = self._file(session_id)
+            try:
+                info = file.describe()
+            except StateError as error:
+                self._leave_out(file.path, str(error))
+                continue
             if info is not None and query.matches(info):
                 infos.append(info)
             if len(infos) > query.limit:  # one more than the page has, which says that there is another
@@ -132,9 +140,18 @@ class FileStateStore(FileKeeper, SessionStoreBase):
                         # The first line has it, and the second one in files of the first version.
                         lines = [parse_json_line(file.readline(_MAX_HEAD)) for _ in range(2)]
                     session_id = next((line["session_id"] for line in lines if "session_id" in line), None)
-                    if not isinstance(session_id, str) or path.stem != hash_name(session_id):
-                        raise SessionCorrupt(f"the beginning of the file {str(path)!r} is damaged; it is kept as it is")
-                    yield session_id
+                    if isinstance(session_id, str) and path.stem == hash_name(session_id):
+                        yield session_id
+                    else:
+                        self._leave_out(
+                            path, f"the beginning of the file {str(path)!r} is damaged; it is kept as it is"
+                        )
+
+    def _leave_out(self, path: Path, reason: str) -> None:
+        # One file must not hide all others. Once for each: a runner lists sessions again and again.
+        if path not in self._left_out:
+            self._left_out.add(path)
+            _logger.error("left out of the sessions: %s", reason)
 
     def _file(self, session_id: str) -> "_StateFile":
         check_session_id(session_id)

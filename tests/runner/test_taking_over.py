@@ -2,16 +2,17 @@
 
 import sqlite3
 from contextlib import closing
+from hashlib import sha256
 from typing import Any
 
 import anyio
 import pytest
 
 from agentrt import AgentState
-from agentrt.errors import SessionIOError
+from agentrt.errors import SessionCorrupt, SessionIOError
 from agentrt.runner import Runner
 from agentrt.runner.sqlite_queue import SQLiteQueue
-from agentrt.state import InMemoryStateStore, SQLiteStore
+from agentrt.state import FileStateStore, InMemoryStateStore, SQLiteStore
 from tests.runner.conftest import make_agent, rebuild, work
 
 
@@ -250,6 +251,19 @@ async def test_full_disk_is_waited_for(tmp_path, monkeypatch, caplog):
     results = state.context[-1].get_content_blocks("tool_result")
     # What it did is not lost, and not known: it does not run again.
     assert (message.finished_reason, runs, [result.state for result in results]) == ("completed", 1, ["unknown"])
+
+
+async def test_damaged_file_stops_no_other_session(tmp_path):
+    store = FileStateStore(tmp_path)
+    for name in ("good", "bad"):
+        await store.save(AgentState(session_id=name))
+    (tmp_path / f"{sha256(b'bad').hexdigest()}.state").write_bytes(b"")
+    async with work(Runner(make_agent(), store)) as runner:
+        for name in ("good", "new"):
+            assert (await (await runner.submit(name, "Hi!")).result()).finished_reason == "completed"
+        handle = await runner.submit("bad", "Hi!", reply_id="r")
+        with pytest.raises(SessionCorrupt, match="session 'bad'"):
+            await handle.result()
 
 
 async def test_damaged_session_ends_its_replies_and_no_others(sqlite):

@@ -333,6 +333,25 @@ async def test_a_damaged_file_can_be_deleted(tmp_path):
     await store.save(AgentState(session_id="s"))
 
 
+@pytest.mark.parametrize("damage", ["empty", "zeros", "other end", "another session"])
+async def test_damaged_file_hides_no_other_session(tmp_path, damage, caplog):
+    await saved(tmp_path)
+    store = FileStateStore(tmp_path, ttl=3600)
+    for name in ("a", "z"):
+        await store.save(AgentState(session_id=name))
+    path = path_of(tmp_path)
+    path.write_bytes(DAMAGES[damage][0](path.read_bytes()))
+    for _ in range(2):
+        page = await store.list(limit=1)
+        assert [info.session_id for info in page.sessions] == ["a"]
+        page = await store.list(cursor=page.cursor)
+        assert [info.session_id for info in page.sessions] == ["z"]
+    [record] = caplog.records
+    assert str(path) in record.getMessage()
+    os.utime(path_of(tmp_path, "a"), (0, 0))
+    assert await store.expire() == 1
+
+
 async def test_file_in_place_of_the_directory_is_named_in_the_error(tmp_path):
     store = FileStateStore(tmp_path / "states")
     (tmp_path / "states").write_text("a file")
