@@ -210,7 +210,7 @@ class RunnerBase(ABC):
         """
         self._check_is_open("find_sessions")
         check_reply("-", reply_id)
-        return await self._queue.find_sessions(reply_id, check_count("find_sessions", "limit", limit))
+        return await self._queue.find_sessions(reply_id, min(check_count("find_sessions", "limit", limit), _MAX_SEQ))
 
     def handle(self, session_id: str, reply_id: str) -> ReplyHandle:
         """Return a handle of a reply that was submitted before, here or elsewhere."""
