@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Hashable
 from functools import partial
 from threading import Event, Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -51,6 +51,9 @@ class OperationQueue:
         self._lock = Lock()  # of `_last`, which threads change too
         self._threads = threads
         self._seconds = seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._threads, self._seconds)  # a copy has operations of its own
 
     async def run(self, key: Hashable, work: _BlockingWork[_OperationResult], *, shield: bool) -> _OperationResult:
         """Return what `work` returns, which is given the time by which it has to end, in `time.monotonic()`.

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from copy import copy, deepcopy
 from typing import Any
 
 import anyio
@@ -80,6 +81,14 @@ async def test_list_says_what_is_saved(store):
     assert (info.session_id, info.revision, info.messages) == ("s", state.revision, 2)
     assert (info.status, info.labels) == ("idle", {"owner": "ann"})
     assert 1_600_000_000 < info.created_at / 1e9 <= info.updated_at / 1e9 < 10_000_000_000
+
+
+async def test_copy_of_a_store_in_use_has_the_same_sessions(store):
+    state = AgentState(session_id="s", context=[UserMsg("Hi!")])
+    await store.save(state)
+    agent = Agent("assistant", model=ScriptedChatModel([]), state_store=store)
+    for copied in (copy(store), deepcopy(store), deepcopy(agent).state_store):
+        assert await copied.load("s") == state
 
 
 async def test_status_follows_the_reply_in_progress(store):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import sqlite3
 import stat
 import subprocess
@@ -132,6 +133,23 @@ async def test_damaged_row_names_its_session_and_nothing_of_it(path, damage):
         assert caught.value.__cause__ is caught.value.__context__ is None
         await store.delete("s")
         assert await store.load("s") is None
+
+
+@pytest.mark.parametrize("labels", ["'{'", "'[1]'", "x'ff'"])
+async def test_damaged_labels_name_their_session(path, labels):
+    async with SQLiteStore(path) as store:
+        await store.save(AgentState(session_id="s"))
+        run_sql(path, f"UPDATE sessions SET labels = {labels}")
+        with pytest.raises(SessionCorrupt, match=r"session 's' in .* are damaged"):
+            await store.list()
+
+
+async def test_pickled_store_opens_the_same_file(path):
+    async with SQLiteStore(path, durability="process") as store:
+        await store.save(AgentState(session_id="s"))
+        async with pickle.loads(pickle.dumps(store)) as other:
+            assert (other.path, other.durability) == (path, "process")
+            assert await other.load("s") == await store.load("s")
 
 
 async def test_failed_save_leaves_the_state_as_it_was(path, monkeypatch):

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
 
-from pydantic_core import from_json
-
 from agentrt.database.redis import RedisClient
 from agentrt.errors import ConfigError, SessionVersion
 from agentrt.keywords import suggest_keywords
@@ -17,6 +15,7 @@ from agentrt.state.database.store import (
     SessionDatabase,
     SessionRow,
     encode_text,
+    read_labels,
 )
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, SessionStatus, check_ttl
 from agentrt.text import lazy_pattern
@@ -155,7 +154,8 @@ class _RedisDatabase(SessionDatabase):
         infos: list[SessionInfo] = []
         while len(infos) <= query.limit:
             rows = run(_DESCRIBE, "", [low, b"(" + end, _AT_A_TIME])
-            infos += filter(query.matches, (_read_info(*row) for row in rows if row[1][0] is not None))  # else expired
+            found = (_read_info(self.place, *row) for row in rows if row[1][0] is not None)  # else it has expired
+            infos += filter(query.matches, found)
             if len(rows) < _AT_A_TIME:
                 break
             low = b"(" + rows[-1][0]
@@ -181,8 +181,9 @@ class _RedisDatabase(SessionDatabase):
             )
 
 
-def _read_info(session_id: bytes, fields: Sequence[bytes]) -> SessionInfo:
+def _read_info(place: str, session_id: bytes, fields: Sequence[bytes]) -> SessionInfo:
     *numbers, status, labels = fields
-    kind = cast(SessionStatus, status.decode())
+    name, kind = session_id.decode(), cast(SessionStatus, status.decode())
     revision, created_at, updated_at, messages = map(int, numbers)
-    return SessionInfo(session_id.decode(), revision, created_at, updated_at, messages, kind, from_json(labels))
+    pairs = read_labels(labels, name, place)
+    return SessionInfo(name, revision, created_at, updated_at, messages, kind, pairs)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import time_ns
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic_core import from_json
 
@@ -20,6 +20,7 @@ from agentrt.state.database.store import (
     SessionDatabase,
     SessionRow,
     encode_text,
+    read_labels,
 )
 from agentrt.state.file import resolve_file
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_ttl
@@ -140,6 +141,9 @@ class _SQLiteDatabase(SessionDatabase):
         self._ttl = ttl
         self._connection: sqlite3.Connection | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_connection": None}  # a copy opens the file by itself
+
     @contextmanager
     def connect(self, deadline: float) -> Iterator[sqlite3.Connection]:
         try:
@@ -224,7 +228,7 @@ class _SQLiteDatabase(SessionDatabase):
         sql = f"{_LIST}{_WITH_LABEL * len(query.labels)} ORDER BY id LIMIT ?"
         rows = connection.execute(sql, (*parameters, query.limit + 1))
         return query.page_of(
-            SessionInfo(id, revision, created_at, updated_at, messages, status, from_json(labels))
+            SessionInfo(id, revision, created_at, updated_at, messages, status, read_labels(labels, id, self.place))
             for id, revision, created_at, updated_at, messages, status, labels in rows
         )
 

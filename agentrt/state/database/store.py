@@ -2,14 +2,15 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from json import dumps
 from secrets import randbits
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
+from pydantic_core import from_json
 
 from agentrt.database.operations import DatabaseError, OperationQueue
 from agentrt.errors import SessionConflict, SessionCorrupt, SessionIOError, StateError
@@ -19,7 +20,7 @@ from agentrt.state.sessions import SessionPage, SessionQuery, check_session_id, 
 from agentrt.state.state import AgentState, join_state
 from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision
 
-__all__ = ["DatabaseStore", "SaveMark", "SavedRows", "SessionDatabase", "SessionRow", "encode_text"]
+__all__ = ["DatabaseStore", "SaveMark", "SavedRows", "SessionDatabase", "SessionRow", "encode_text", "read_labels"]
 
 _DatabaseResult = TypeVar("_DatabaseResult")
 
@@ -130,6 +131,9 @@ class DatabaseStore(SessionStoreBase):
     @never_raises
     def __repr__(self) -> str:
         return f"<{type(self).__name__} in {self._database.place}>"
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self  # a copy of an agent has the same database
 
     async def save(self, state: AgentState) -> None:
         """Keep the state as it is now, in the database, as `SessionStore.save` says."""
@@ -247,6 +251,15 @@ class DatabaseStore(SessionStoreBase):
         # Raised here, since an error of the database, which may quote what it was given, would be kept as the context.
         what = "the sessions" if session_id is None else f"session {session_id!r:.100}"
         raise error(f"could not {action} {what} in {self._database.place}: {reason}")
+
+
+def read_labels(text: str | bytes, session_id: str, place: str) -> dict[str, str]:
+    """Return the labels that are kept of a session; raises `SessionCorrupt`, naming it, for what is damaged."""
+    with suppress(ValueError):
+        labels = from_json(text)
+        if isinstance(labels, dict):
+            return labels
+    raise SessionCorrupt(f"the labels of session {session_id!r:.100} in {place} are damaged: delete it, or restore it")
 
 
 def encode_text(text: str) -> bytes:
