@@ -25,6 +25,8 @@ pytestmark = pytest.mark.slow
 TOOLS = 4
 CUT = 10  # events, after which a follower cuts its connection
 APP = f"""
+import os
+
 import anyio
 
 from agentrt import Agent
@@ -37,7 +39,8 @@ async def note(number: int, context: ToolContext) -> str:
     \"\"\"Write down that this runs.\"\"\"
     with open("ran", "a") as file:
         file.write(f"{{context.idempotency_key}}\\n")
-    await anyio.sleep(0.05)
+    while not os.path.exists(f"may-end-{{number}}"):
+        await anyio.sleep(0.01)
     return f"noted {{number}}"
 
 
@@ -52,6 +55,12 @@ def answer(messages, tools):
 
 agent = Agent("assistant", "", ScriptedChatModel([answer] * 10_000, stream=True), tools=[note])
 """
+
+
+def let_end(folder: Path, count: int) -> None:
+    """Let so many of the tools of each conversation come to their end."""
+    for number in range(count):
+        (folder / f"may-end-{number}").touch()
 
 
 @contextmanager
@@ -79,7 +88,7 @@ class Follower(threading.Thread):
         self._more = threading.Condition()
 
     def run(self) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while not (self.events and self.events[-1][0] == "done"):
             assert time.monotonic() < until
             # There may be no server at the moment.
@@ -123,6 +132,8 @@ def test_two_followers_outlive_servers_that_are_killed(tmp_path):
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     followers = [Follower(url, "s1", "k1"), Follower(url, "s1", "k1")]
+    # However long this process is kept waiting, none of the servers that are killed can have ended the reply.
+    let_end(tmp_path, 1)
     with server(tmp_path, port) as process:
         body, key = {"input": "Go"}, {"Idempotency-Key": "k1"}
         httpx2.post(f"{url}/api/sessions/s1/replies", json=body, headers=key).raise_for_status()
@@ -130,11 +141,13 @@ def test_two_followers_outlive_servers_that_are_killed(tmp_path):
             follower.start()
         followers[0].wait_for(9)
         process.kill()
-    for more in (9, 9):
+    for count in (2, 3):
         begun = len(followers[0].events)
+        let_end(tmp_path, count)
         with server(tmp_path, port) as process:
-            followers[0].wait_for(begun + more)
+            followers[0].wait_for(begun + 9)
             process.kill()
+    let_end(tmp_path, TOOLS)
     with server(tmp_path, port):
         for follower in followers:
             follower.join(60)
@@ -165,11 +178,12 @@ def test_two_hundred_users_at_once(tmp_path):
 
     async def talk_to_all() -> None:
         limits = httpx2.Limits(max_connections=None)
-        client = httpx2.AsyncClient(base_url=url, limits=limits, timeout=120)
+        client = httpx2.AsyncClient(base_url=url, limits=limits, timeout=600)
         async with client, anyio.create_task_group() as group:
             for number in range(200):
                 group.start_soon(talk, client, f"user{number}")
 
+    let_end(tmp_path, TOOLS)
     with server(tmp_path, port):
         anyio.run(talk_to_all)
         assert len(streams) == 200
@@ -198,6 +212,7 @@ def test_reply_is_followed_where_it_does_not_run(tmp_path):
                 follower.start()
             followers[0].wait_for(12)
             first.kill()
+            let_end(tmp_path, TOOLS)
             for number, follower in enumerate(followers):
                 follower.join(60)
                 assert rebuilt_content(follower.events) == saved_content(here, f"s{number}")
