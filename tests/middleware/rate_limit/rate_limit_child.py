@@ -5,6 +5,7 @@ usage: python rate_limit_child.py BACKEND PORT REDIS_URL KEY
 
 import sys
 from itertools import repeat
+from time import monotonic
 from typing import Any
 
 import anyio
@@ -13,11 +14,15 @@ from agentrt import Agent
 from agentrt.errors import RateLimitTimeout
 from agentrt.middleware import RateLimitMiddleware, RedisStore
 from agentrt.model import ScriptedChatModel
+from agentrt_middleware.rate_limit import distributed
+
+distributed._STORE_TIMEOUT = 30.0  # of a Redis that a busy machine keeps waiting, this process would count alone
 
 
 async def main(port: int, url: str, key: str) -> None:
     async def call(messages: Any, tools: Any) -> str:
         async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+            await stream.send(repr(monotonic()).encode())  # a clock that all processes share
             await stream.receive()
         return "Done."
 

@@ -431,8 +431,8 @@ def test_four_processes_together_stay_within_the_limit(url: str) -> None:
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
-                arrivals.append(monotonic())
                 with connection:
+                    arrivals.append(float(connection.recv(100)))
                     connection.sendall(b"ok")
 
     thread = threading.Thread(target=serve)
@@ -447,9 +447,10 @@ def test_four_processes_together_stay_within_the_limit(url: str) -> None:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
+    arrivals.sort()
     took = arrivals[-1] - arrivals[0]
     assert 30 <= len(arrivals) <= 30 + 0.5 * took + 1
-    late = 0.3  # seconds by which one call may arrive later than another
+    late = 0.5  # seconds by which one call may begin later than another after it was let through
     for first, start in enumerate(arrivals):
         for last, end in enumerate(arrivals[first:], first):
             assert last - first + 1 <= 1 + (end - start + late) / 0.04
