@@ -174,7 +174,7 @@ async def test_a_call_in_a_thread_has_an_unknown_result():
     def block() -> str:
         """Block the thread."""
         reached.set()
-        goes_on.wait(5)
+        goes_on.wait(30)
         return "done"
 
     agent = agent_of([[call("1", "block")], "next"], block)

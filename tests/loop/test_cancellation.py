@@ -92,7 +92,7 @@ async def test_a_plain_function_in_a_thread_does_not_block_the_loop():
     def block() -> str:
         """Block until the event loop has ticked."""
         threads.append(threading.get_ident())
-        return "the loop ticked" if ticked.wait(5) else "the loop stood still"
+        return "the loop ticked" if ticked.wait(30) else "the loop stood still"
 
     async def tick() -> None:
         while not threads:

@@ -583,7 +583,7 @@ async def test_a_tool_that_ends_the_reply_with_a_call_makes_no_loop():
 
     agent = agent_of([[call("1", "finish")], "more"], finish, add)
     items = []
-    with anyio.fail_after(5), suppress(ChainContractError, InvalidInputError):
+    with anyio.fail_after(30), suppress(ChainContractError, InvalidInputError):
         async with agent.reply_stream("go") as events:
             async for event in events:
                 items.append(event)

@@ -23,7 +23,7 @@ from agentrt.pipeline import fanout_pipeline, sequential_pipeline, stream_printi
 from tests.pipeline.helpers import Failing, Printer, Speaker, Waiting, said
 
 ROOM = 64
-PATIENCE = 5
+PATIENCE = 30
 ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 

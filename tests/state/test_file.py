@@ -78,10 +78,10 @@ class Gate:
         self.replaced += operation == "replace"
         if operation in ("fsync", "fdatasync"):
             self.reached.set()
-            assert self.opened.wait(10)
+            assert self.opened.wait(60)
 
     async def wait(self) -> None:
-        assert await anyio.to_thread.run_sync(self.reached.wait, 10)
+        assert await anyio.to_thread.run_sync(self.reached.wait, 60)
 
 
 def run_child(*arguments: object) -> subprocess.Popen[str]:
@@ -576,6 +576,6 @@ async def test_work_whose_callers_have_left_leaves_nothing_behind():
         await anyio.to_thread.run_sync(has_begun.wait)
         group.cancel_scope.cancel()
     may_end.set()
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while queue._last:  # noqa: ASYNC110  # the thread has nobody to tell
             await anyio.sleep(0.005)

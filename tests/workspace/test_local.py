@@ -235,7 +235,7 @@ async def test_nothing_is_written_outside_while_a_link_comes_and_goes(tmp_path: 
 async def test_a_pipe_is_refused_and_nothing_waits_for_it(files: LocalWorkspace) -> None:
     os.mkfifo(own_folder(files) / "pipe")
     for use in ("read_text", "write_text"):
-        with anyio.fail_after(10), pytest.raises(WorkspaceError, match="pipe"):
+        with anyio.fail_after(60), pytest.raises(WorkspaceError, match="pipe"):
             await USES[use](files, "pipe")
     assert await files.list() == []
 
@@ -271,7 +271,7 @@ async def test_cancelled_write_changes_nothing_afterwards(
 
     def wait(descriptor: int, data: bytes) -> None:
         begun.set()
-        go.wait(10)
+        go.wait(60)
         write_all(descriptor, data)
 
     def closing(self: folder.Folder) -> None:
@@ -283,11 +283,11 @@ async def test_cancelled_write_changes_nothing_afterwards(
     monkeypatch.setattr(folder.Folder, "close", closing)
     async with anyio.create_task_group() as group:
         group.start_soon(files.write_text, "a", "new")
-        await anyio.to_thread.run_sync(begun.wait, 10)
+        await anyio.to_thread.run_sync(begun.wait, 60)
         group.cancel_scope.cancel()
     go.set()
-    with anyio.fail_after(10):
-        await anyio.to_thread.run_sync(ended.wait, 10)
+    with anyio.fail_after(60):
+        await anyio.to_thread.run_sync(ended.wait, 60)
     assert everything_in(own_folder(files)) == {own_folder(files) / "a": b"old"}
 
 
@@ -300,7 +300,7 @@ async def test_cancelled_write_makes_no_folders_afterwards(tmp_path: Path, monke
         inner = enter(self, name, create)
         if name == "one":
             begun.set()
-            go.wait(10)
+            go.wait(60)
         return inner
 
     def closing(self: folder.Folder) -> None:
@@ -312,10 +312,10 @@ async def test_cancelled_write_makes_no_folders_afterwards(tmp_path: Path, monke
     monkeypatch.setattr(folder.Folder, "close", closing)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(files.write_text, "one/two/a", "new")
-        await anyio.to_thread.run_sync(begun.wait, 10)
+        await anyio.to_thread.run_sync(begun.wait, 60)
         tasks.cancel_scope.cancel()
     go.set()
-    assert ended.wait(10)
+    assert ended.wait(60)
     assert list((tmp_path / "root").rglob("*")) == [tmp_path / "root" / "one"]
 
 
@@ -324,7 +324,7 @@ async def test_disk_that_hangs_ends_the_wait(files: LocalWorkspace, monkeypatch:
     close = folder.Folder.close
 
     def hang(*_: object) -> None:
-        go.wait(10)
+        go.wait(60)
 
     def note_end(self: folder.Folder) -> None:
         close(self)
@@ -339,7 +339,7 @@ async def test_disk_that_hangs_ends_the_wait(files: LocalWorkspace, monkeypatch:
             await files.write_text("a", "new")
     finally:
         go.set()
-        await anyio.to_thread.run_sync(ended.wait, 10)
+        await anyio.to_thread.run_sync(ended.wait, 60)
 
 
 @pytest.mark.parametrize("root", ["", None, 1, __file__])

@@ -180,7 +180,7 @@ async def test_a_call_running_when_the_override_gives_up_has_a_result():
     async def run():
         items.extend(await items_of(agent))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await place.reached.wait()
@@ -202,7 +202,7 @@ async def test_an_interrupt_after_the_loop_parked_closes_the_question():
     async def run():
         items.extend(await items_of(agent))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await place.reached.wait()
@@ -335,7 +335,7 @@ async def test_an_interrupt_stops_the_override_wherever_it_is(place, streamed):
         else:
             items.append(await agent.reply("go"))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await where.reached.wait()
@@ -442,7 +442,7 @@ async def test_handle_interrupt_gives_the_message_of_an_override():
     async def run():
         answers.append(await agent("go"))
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
             await place.reached.wait()

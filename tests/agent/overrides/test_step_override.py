@@ -73,7 +73,7 @@ async def test_pieces_are_seen_before_a_step_override_ends():
             await end.wait()
             return msg
 
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with Waits("one two").reply_stream("go") as events:
             async for event in events:
                 if event.type == "MODEL_CALL_END":
@@ -221,7 +221,7 @@ async def test_an_interrupt_stops_a_step_override():
                 self.log.append("stopped")
 
     agent = Waits("never")
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
             group.start_soon(agent.reply, "go")
             await waits.wait()
@@ -295,7 +295,7 @@ async def test_a_reader_that_leaves_stops_a_step_override():
                 self.log.append("stopped")
 
     agent = Waits("one two")
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with agent.reply_stream("go") as events:
             async for event in events:
                 if event.type == "MODEL_CALL_END":
