@@ -55,13 +55,16 @@ class OperationQueue:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._threads, self._seconds)  # a copy has operations of its own
 
-    async def run(self, key: Hashable, work: _BlockingWork[_OperationResult], *, shield: bool) -> _OperationResult:
+    async def run(
+        self, key: Hashable, work: _BlockingWork[_OperationResult], *, shield: bool, extra_seconds: float = 0.0
+    ) -> _OperationResult:
         """Return what `work` returns, which is given the time by which it has to end, in `time.monotonic()`.
 
-        With `shield` a cancellation waits for it, except for one of asyncio's own: then the work ends without its
-        caller. Raises `TimeoutError` when it takes longer, so that it may or may not have been done.
+        It may take `extra_seconds` longer than others. With `shield` a cancellation waits for it, except for one of
+        asyncio's own: then the work ends without its caller. Raises `TimeoutError` when it takes longer, so that it may
+        or may not have been done.
         """
-        seconds = MAX_WAIT if self._seconds is None else self._seconds
+        seconds = (MAX_WAIT if self._seconds is None else self._seconds) + extra_seconds
         with self._lock:
             operation = self._last[key] = _QueuedOperation(self._last.get(key))
         run = partial(self._run_in_turn, key, operation, work, time.monotonic() + seconds)
@@ -72,7 +75,7 @@ class OperationQueue:
         finally:
             operation.withdraw()
             self._forget_ended(key)
-        raise no_answer()
+        raise no_answer(seconds)
 
     def _run_in_turn(
         self, key: Hashable, operation: "_QueuedOperation", work: _BlockingWork[_OperationResult], deadline: float
@@ -101,9 +104,9 @@ class OperationQueue:
         return limiter
 
 
-def no_answer() -> TimeoutError:
+def no_answer(seconds: float = MAX_WAIT) -> TimeoutError:
     """Return the error of an operation that takes too long."""
-    return TimeoutError(errno.ETIMEDOUT, f"no answer for {MAX_WAIT:g} seconds, so it may or may not have been done")
+    return TimeoutError(errno.ETIMEDOUT, f"no answer for {seconds:g} seconds, so it may or may not have been done")
 
 
 class _QueuedOperation:

@@ -87,11 +87,15 @@ class SQLiteDatabase:
         """Return what the work returns, which sees the database as it is at one moment."""
         return await self._run("read", "BEGIN", work)
 
-    async def write(self, work: _DatabaseWork[_WorkResult]) -> _WorkResult:
+    async def write(self, work: _DatabaseWork[_WorkResult], extra_seconds: float = 0.0) -> _WorkResult:
         """Return what the work returns; what it changes is changed all, or nothing of it where it raises."""
-        return await self._run("write", "BEGIN IMMEDIATE", work)
+        return await self._run("write", "BEGIN IMMEDIATE", work, extra_seconds)
 
-    async def _run(self, action: str, begin: str, work: _DatabaseWork[_WorkResult]) -> _WorkResult:
+    async def _run(
+        self, action: str, begin: str, work: _DatabaseWork[_WorkResult], extra_seconds: float = 0.0
+    ) -> _WorkResult:
+        seconds = _MAX_DATABASE_SECONDS + extra_seconds
+
         def run(deadline: Deadline) -> _WorkResult:
             with self._turn(deadline, action), self._open() as connection:
                 # So that nothing that takes long outlives its caller, or its time.
@@ -104,15 +108,15 @@ class SQLiteDatabase:
                     connection.set_progress_handler(None, 0)
 
         try:
-            return await self._threads.run(run)
+            return await self._threads.run(run, extra_seconds)
         except TimeoutError:
-            failure = f"it gave no answer for {_MAX_DATABASE_SECONDS:g} seconds"
+            failure = f"it gave no answer for {seconds:g} seconds"
         except (sqlite3.Error, OSError) as error:
-            failure = _describe_failure(error)
+            failure = _describe_failure(error, seconds)
         except Exception as error:
             if type(error).__module__ != "apsw":  # which may not be there to be named
                 raise
-            failure = _describe_failure(error)
+            failure = _describe_failure(error, seconds)
         raise StoreError(f"{self._owner} could not {action} {self.path!r:.200}: {failure}")
 
     @contextmanager
@@ -185,12 +189,12 @@ def _transaction(connection: Any, begin: str) -> Iterator[None]:
         raise
 
 
-def _describe_failure(error: Exception) -> str:
+def _describe_failure(error: Exception, seconds: float) -> str:
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     words = str(error)
     if words == "interrupted":
-        return f"it took more than {_MAX_DATABASE_SECONDS:g} seconds, and was stopped"
+        return f"it took more than {seconds:g} seconds, and was stopped"
     return f"{words} ({_REMEDIES[words]})" if words in _REMEDIES else words
 
 

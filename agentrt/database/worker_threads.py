@@ -36,10 +36,11 @@ class WorkerThreads:
     def __init__(self, max_threads: int, seconds: float) -> None:
         self._operations, self._seconds = OperationQueue(max_threads, seconds), seconds
 
-    async def run(self, work: Callable[[Deadline], _ThreadResult]) -> _ThreadResult:
+    async def run(self, work: Callable[[Deadline], _ThreadResult], extra_seconds: float = 0.0) -> _ThreadResult:
         """Return what the work returns; raises `TimeoutError` where it takes too long, and leaves it to itself then."""
-        deadline = Deadline(self._seconds)
+        deadline = Deadline(self._seconds + extra_seconds)
         try:
-            return await self._operations.run(object(), lambda _: work(deadline), shield=False)
+            run = self._operations.run
+            return await run(object(), lambda _: work(deadline), shield=False, extra_seconds=extra_seconds)
         finally:
             deadline.abandon()

@@ -7,6 +7,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from anyio import to_thread
+
 from agentrt.block import TextBlock
 from agentrt.embedding import EmbeddingModelBase
 from agentrt.errors import ConfigError, ReaderError, StoreError, UsageError
@@ -161,13 +163,10 @@ class KnowledgeBase:
                 if read.document is None:
                     report.unchanged.append(document_id)
                     continue
-                texts = self._texts(replace(read.document, id=document_id), read.fingerprint, root.name)
-                check_texts(texts)  # here, since the store would refuse the other files of the batch with this one
+                document = replace(read.document, id=document_id)
+                texts = await to_thread.run_sync(self._storable_texts, document, read.fingerprint, root.name)
             except ReaderError as error:
                 report.failed[document_id] = error
-                continue
-            except StoreError as error:
-                report.failed[document_id] = ReaderError(f"{document_id!r:.300} cannot be indexed: {error}")
                 continue
             # Of an empty document nothing is kept, so that it is always new.
             if before is None and not texts:
@@ -234,7 +233,7 @@ class KnowledgeBase:
         return ToolResponse([TextBlock(passages or "Nothing was found.")])
 
     async def _put_if_new(self, document: Document, fingerprint: str) -> bool:
-        texts = self._texts(document, fingerprint, None)
+        texts = await to_thread.run_sync(self._texts, document, fingerprint, None)
         current = await self._fingerprint_of(document.id)
         # Of an empty document nothing is kept, so that it is always new.
         if current == fingerprint or (current is None and not texts):
@@ -290,6 +289,15 @@ class KnowledgeBase:
                     keywords=f"{title} {heading}",
                 )
             )
+        return texts
+
+    def _storable_texts(self, document: Document, fingerprint: str, folder: str) -> list[StoredText]:
+        """Do the same; raises `ReaderError` for what stores refuse, who would refuse the whole batch with it."""
+        texts = self._texts(document, fingerprint, folder)
+        try:
+            check_texts(texts)
+        except StoreError as error:
+            raise ReaderError(f"{document.id!r:.300} cannot be indexed: {error}") from error
         return texts
 
     def _hit(self, match: TextMatch) -> KnowledgeHit:

@@ -187,7 +187,7 @@ class PgVectorStore(CheckedStore):
                 if change.put:
                     self._put(connection, owner, change.put, now)
 
-        await self._run("write", work, shield=True)
+        await self._run("write", work, shield=True, extra_seconds=change.extra_seconds)
 
     async def _get(self, owner: str, ids: Sequence[str]) -> list[StoredText]:
         return await self._select("current", {"owner": owner, "ids": [*ids]})
@@ -280,13 +280,15 @@ class PgVectorStore(CheckedStore):
 
         return await self._run("read", work)
 
-    async def _run(self, action: str, work: Callable[[Any], _StoreResult], *, shield: bool = False) -> _StoreResult:
+    async def _run(
+        self, action: str, work: Callable[[Any], _StoreResult], *, shield: bool = False, extra_seconds: float = 0.0
+    ) -> _StoreResult:
         def run(deadline: float) -> _StoreResult:
             with self._database.connect(deadline) as connection:
                 return work(connection)
 
         try:
-            return await self._operations.run(object(), run, shield=shield)
+            return await self._operations.run(object(), run, shield=shield, extra_seconds=extra_seconds)
         except DatabaseError as error:
             reason = str(error)
         except TimeoutError as error:

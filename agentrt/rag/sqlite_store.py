@@ -127,7 +127,7 @@ class SQLiteStore(CheckedStore):
             for text in change.put:
                 edit.put(text)
 
-        await self._database.write(work)
+        await self._database.write(work, change.extra_seconds)
 
     async def _get(self, owner: str, ids: Sequence[str]) -> list[StoredText]:
         statement = f"SELECT {_COLUMNS} FROM rag_texts WHERE owner = ? AND ended_at IS NULL AND id IN "

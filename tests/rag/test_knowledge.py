@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from agentrt.errors import AgentRTError, ConfigError, ReaderError, UsageError
 from agentrt.rag import (
+    Chunk,
     Chunker,
     Document,
     KnowledgeBase,
@@ -360,6 +362,21 @@ async def test_a_file_that_cannot_be_stored_stops_no_other(tmp_path: Path) -> No
     [error] = report.failed.values()
     assert "1 to 1,000 characters" in str(error)
     assert await documents_found(knowledge, "coast") == ["docs/heading.md"]
+
+
+async def test_documents_are_split_beside_the_event_loop(tmp_path: Path) -> None:
+    threads = []
+
+    def split(document: Document) -> list[Chunk]:
+        threads.append(get_ident())
+        return Chunker()(document)
+
+    knowledge = KnowledgeBase("a", "b", SQLiteStore(":memory:"), chunker=split)
+    write(tmp_path / "docs", tea="Green tea.")
+    await knowledge.sync(tmp_path / "docs")
+    await knowledge.add(Document("moon", "The moon."))
+    assert len(threads) == 2
+    assert get_ident() not in threads
 
 
 async def test_two_folders_are_synced_apart(tmp_path: Path) -> None:

@@ -414,6 +414,14 @@ def short_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrt.database.operations._EXTRA_WAIT", 0.05)
 
 
+async def test_time_of_a_write_grows_with_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrt.database.sqlite._MAX_DATABASE_SECONDS", 0.01)
+    texts = [StoredText(str(number), "Green tea.") for number in range(1_000)]
+    await SQLiteStore(tmp_path / "texts.db").write("ann", texts)
+    monkeypatch.undo()
+    assert len(await SQLiteStore(tmp_path / "texts.db").list_texts("ann")) == 1_000
+
+
 COUNT_FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT COUNT(*) FROM n"
 
 
