@@ -134,18 +134,18 @@ def test_reply_is_left_to_the_next_server_at_a_signal(tmp_path):
     with served(*arguments) as (process, url, place):
         assert place == f"in <SQLiteStore in {str(tmp_path / 'agent.db')!r}>"
         lines = []
-        with httpx2.stream("POST", url + path, json={"input": "wait"}, headers=accept) as response:
+        with httpx2.stream("POST", url + path, json={"input": "wait"}, headers=accept, timeout=60) as response:
             for line in response.iter_lines():
                 lines.append(line)
                 if "TOOL_RESULT_START" in line:
                     process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert process.communicate() == ("", "")
         cut = read_stream("\n".join(lines))
         assert cut[-1][0] != "done"
     with served(*arguments) as (process, url, _):
         last = {"Last-Event-ID": cut[-1][0]}
-        rest = read_stream(httpx2.get(f"{url}/api/replies/k1/events", headers=last, timeout=20).text)
+        rest = read_stream(httpx2.get(f"{url}/api/replies/k1/events", headers=last, timeout=60).text)
         assert rest[-1] == ("done", {"reply_id": "k1", "status": "completed"})
         [result] = rebuild([*cut, *rest]).get_content_blocks("tool_result")
         assert result.state == "unknown"
@@ -156,13 +156,13 @@ def test_reply_has_time_to_end_after_a_signal():
     with served() as (process, url, _):
         path, accept = f"{url}/api/sessions/s1/replies", {"Accept": "text/event-stream"}
         lines = []
-        with httpx2.stream("POST", path, json={"input": "nap"}, headers=accept) as response:
+        with httpx2.stream("POST", path, json={"input": "nap"}, headers=accept, timeout=60) as response:
             for line in response.iter_lines():
                 lines.append(line)
                 if "TOOL_RESULT_START" in line:
                     process.send_signal(signal.SIGTERM)
         assert read_stream("\n".join(lines))[-1][1]["status"] == "completed"
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert process.communicate() == ("", "")
 
 
@@ -170,12 +170,12 @@ def test_reply_has_time_to_end_after_a_signal():
 def test_token_is_needed_and_never_written():
     with served("--host", "0.0.0.0", "--token-file", "tokens", "--no-studio") as (process, url, place):
         assert place == "in memory, until this process ends"
-        url = url.replace("0.0.0.0", "127.0.0.1")
-        assert httpx2.get(f"{url}/api/sessions").status_code == 401
-        for token in (TOKEN, TOKEN[:-1]):
-            httpx2.get(f"{url}/api/sessions?token={token}", headers={"Authorization": f"Bearer {token}"})
-        httpx2.get(f"{url}/api/sessions", headers={"Authorization": f"Bearer {TOKEN}"}).raise_for_status()
-        assert httpx2.get(f"{url}/studio").status_code == 404
+        with httpx2.Client(base_url=url.replace("0.0.0.0", "127.0.0.1"), timeout=60) as client:
+            assert client.get("/api/sessions").status_code == 401
+            for token in (TOKEN, TOKEN[:-1]):
+                client.get(f"/api/sessions?token={token}", headers={"Authorization": f"Bearer {token}"})
+            client.get("/api/sessions", headers={"Authorization": f"Bearer {TOKEN}"}).raise_for_status()
+            assert client.get("/studio").status_code == 404
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=20) == ("", "")
+        assert process.communicate(timeout=60) == ("", "")
         assert process.returncode == 0

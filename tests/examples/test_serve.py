@@ -37,7 +37,7 @@ def running(command: list[str], sign: str, cwd: Path) -> Iterator[str]:
                 assert lines[-1], lines
             yield match[1]
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=20)
+            process.communicate(timeout=60)
             assert process.returncode == 0
         finally:
             process.kill()
@@ -48,10 +48,10 @@ def test_demo_asks_before_it_takes_a_note(tmp_path):
     with running(command, r"assistant is at (http://\S+:\d+), its sessions in memory", tmp_path) as url:
         path, accept = f"{url}/api/sessions/s1/replies", {"Accept": "text/event-stream"}
         body = {"input": 'Take a note: "buy milk"'}
-        question = read_stream(httpx2.post(path, json=body, headers=accept).text)[-2][1]
+        question = read_stream(httpx2.post(path, json=body, headers=accept, timeout=60).text)[-2][1]
         assert [call["name"] for call in question["tool_calls"]] == ["take_note"]
         answer = {"reply_id": question["reply_id"], "calls": {question["tool_calls"][0]["id"]: True}}
-        rest = httpx2.post(path, json={"answer": answer}, headers=accept).text
+        rest = httpx2.post(path, json={"answer": answer}, headers=accept, timeout=60).text
         assert "buy milk" in rest
         assert read_stream(rest)[-1][1]["status"] == "completed"
 
@@ -113,7 +113,7 @@ def test_client_approves_and_reads_on_where_it_was_cut(program, tmp_path):
             timeout=60,
             check=False,
         )
-        session = httpx2.get(f"{url}/api/sessions/ann/1").json()
+        session = httpx2.get(f"{url}/api/sessions/ann/1", timeout=60).json()
     assert done.returncode == 0, done.stderr
     first, *_, last = done.stdout.splitlines()
     assert first == '[approved] take_note {"text": "buy milk"}'
@@ -130,5 +130,5 @@ def test_application_runs_on_trio_by_hypercorn(tmp_path):
     command = [sys.executable, "-m", "hypercorn", "-k", "trio", "-b", "127.0.0.1:0", "web:app"]
     with running(command, r"Running on (http://127.0.0.1:\d+)", tmp_path) as url:
         accept = {"Accept": "text/event-stream"}
-        reply = httpx2.post(f"{url}/api/sessions/s1/replies", json={"input": "Hello"}, headers=accept)
+        reply = httpx2.post(f"{url}/api/sessions/s1/replies", json={"input": "Hello"}, headers=accept, timeout=60)
         assert read_stream(reply.text)[-1][1]["status"] == "completed"

@@ -135,7 +135,7 @@ async def test_question_of_another_process_is_asked_until_it_fits(url: str):
             answers.append(await user.reply(None, Trip))
 
         async with (
-            httpx2.AsyncClient(base_url=url, headers=ANN) as client,
+            httpx2.AsyncClient(base_url=url, headers=ANN, timeout=30) as client,
             anyio.create_task_group() as group,
         ):
             group.start_soon(ask)

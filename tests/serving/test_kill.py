@@ -120,7 +120,7 @@ class Follower(threading.Thread):
 
 
 def saved_content(url: str, session_id: str) -> Any:
-    return httpx2.get(f"{url}/api/sessions/{session_id}").json()["messages"][-1]["content"]
+    return httpx2.get(f"{url}/api/sessions/{session_id}", timeout=60).json()["messages"][-1]["content"]
 
 
 def rebuilt_content(events: list[tuple[str, Any]]) -> Any:
@@ -136,7 +136,7 @@ def test_two_followers_outlive_servers_that_are_killed(tmp_path):
     let_end(tmp_path, 1)
     with server(tmp_path, port) as process:
         body, key = {"input": "Go"}, {"Idempotency-Key": "k1"}
-        httpx2.post(f"{url}/api/sessions/s1/replies", json=body, headers=key).raise_for_status()
+        httpx2.post(f"{url}/api/sessions/s1/replies", json=body, headers=key, timeout=60).raise_for_status()
         for follower in followers:
             follower.start()
         followers[0].wait_for(9)
@@ -206,7 +206,9 @@ def test_reply_is_followed_where_it_does_not_run(tmp_path):
                 # Either of them may run it; one dies in the middle of the work.
                 body, key = {"input": "Go"}, {"Idempotency-Key": f"k{number}"}
                 url = other if number < 3 else here
-                httpx2.post(f"{url}/api/sessions/s{number}/replies", json=body, headers=key).raise_for_status()
+                httpx2.post(
+                    f"{url}/api/sessions/s{number}/replies", json=body, headers=key, timeout=60
+                ).raise_for_status()
             followers = [Follower(here, f"s{number}", f"k{number}") for number in range(6)]
             for follower in followers:
                 follower.start()

@@ -29,7 +29,7 @@ def serve_openai(agent: Any, *, key: str = "none", **options: Any) -> Iterator[t
         # Comments keep a connection alive, and a client has to skip them.
         run_server(create_app(agent, limits=Limits(ping_seconds=0.01), **options)) as url,
         openai.OpenAI(api_key=key, base_url=f"{url}/v1", max_retries=0) as client,
-        httpx2.Client(base_url=url, headers=headers) as plain,
+        httpx2.Client(base_url=url, headers=headers, timeout=30) as plain,
     ):
         yield client, plain
 

@@ -24,7 +24,10 @@ def anyio_backend() -> str:
 def test_reply_survives_its_connections():
     words = " ".join(f"word{number}" for number in range(60))
     agent = Agent("assistant", "", ScriptedChatModel([words], stream=True))
-    with run_server(create_app(agent, limits=Limits(body_bytes=500))) as url, httpx2.Client(base_url=url) as client:
+    with (
+        run_server(create_app(agent, limits=Limits(body_bytes=500))) as url,
+        httpx2.Client(base_url=url, timeout=PATIENCE) as client,
+    ):
         key = {"Idempotency-Key": "k1"}
         assert client.post("/api/sessions/s1/replies", json={"input": "Hi"}, headers=key).status_code == 202
         events, cuts = read_in_parts(client, "/api/replies/k1/events", 10)
@@ -66,7 +69,7 @@ def test_reply_continues_without_its_reader_unless_told(path, body, status):
 
     model = ScriptedChatModel([[ToolCallBlock("1", "wait", "{}")], "Done."], stream=True)
     app = create_app(Agent("assistant", "", model, tools=[wait]))
-    with run_server(app) as url, httpx2.Client(base_url=url) as client:
+    with run_server(app) as url, httpx2.Client(base_url=url, timeout=PATIENCE) as client:
         headers = {"Accept": "text/event-stream"}
         # A whole answer has not begun when its reader gives up.
         reading = client.stream("POST", path, json=body, headers=headers, timeout=1)

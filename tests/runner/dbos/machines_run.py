@@ -101,7 +101,7 @@ class PatientStore:
         self._store = store
 
     async def load(self, session_id: str) -> Any:
-        with anyio.fail_after(30):
+        with anyio.fail_after(120):
             while True:
                 with suppress(SessionIOError):
                     return await self._store.load(session_id)
