@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from agentrt.errors import BudgetExceeded, CircuitOpen, MiddlewareConfigError, RateLimitTimeout
+from agentrt.text import whole_characters
 
 __all__ = [
     "Backoff",
@@ -20,6 +21,7 @@ __all__ = [
     "check_patterns",
     "check_store_option",
     "choose_errors",
+    "is_owner",
     "name_of_function",
     "retry_after_of",
 ]
@@ -90,6 +92,11 @@ def name_of_function(function: Any) -> str:
         function = function.func
     name = getattr(function, "__name__", None)
     return name if isinstance(name, str) else type(function).__name__
+
+
+def is_owner(value: object) -> bool:
+    """Say whether the value can name whose data something is: a str of whole characters, at least one."""
+    return isinstance(value, str) and value != "" and whole_characters(value) == value
 
 
 def check_choice(option: str, value: object, choices: Sequence[str]) -> None:

@@ -34,7 +34,7 @@ from agentrt.types import JSONObject, LongTermMemoryMode
 from agentrt_middleware.attempts import only_for
 from agentrt_middleware.context.requests import INSIDE_OF_ADDITIONS, hint_message, question_place
 from agentrt_middleware.long_term_memory.memory_methods import check_memory_methods
-from agentrt_middleware.validation import check_choice, check_function, check_number
+from agentrt_middleware.validation import check_choice, check_function, check_number, is_owner
 
 __all__ = ["LongTermMemoryMiddleware", "MemoryOwner"]
 
@@ -82,7 +82,7 @@ class LongTermMemoryMiddleware(MiddlewareBase):
         # Without a default: memories that nobody owns would be everybody's.
         if callable(owner):
             check_function("LongTermMemoryMiddleware(owner=...)", owner, "agent", plain=True)
-        elif not isinstance(owner, str) or not owner:
+        elif not is_owner(owner):
             raise MiddlewareConfigError(
                 f"LongTermMemoryMiddleware(owner=...) must say whose memories they are: give a str, or a function of "
                 f"the agent that returns one, not {owner!r:.200}"
@@ -144,10 +144,10 @@ class LongTermMemoryMiddleware(MiddlewareBase):
     def owner_of(self, agent: Agent) -> str:
         """Return whose memories the conversation has."""
         owner: object = self.owner(agent) if callable(self.owner) else self.owner
-        if not isinstance(owner, str) or not owner:
+        if not isinstance(owner, str) or not is_owner(owner):
             raise ChainContractError(
-                f"the function given to LongTermMemoryMiddleware(owner=...) must return a str that is not empty, but "
-                f"it returned {owner!r:.100}"
+                f"the function given to LongTermMemoryMiddleware(owner=...) must return a str of whole characters, "
+                f"at least one, but it returned {owner!r:.100}"
             )
         return owner
 

@@ -22,7 +22,7 @@ from agentrt.tool import ToolContext
 from agentrt.types import JSONObject
 from agentrt_middleware.context.requests import INSIDE_OF_ADDITIONS, hint_message
 from agentrt_middleware.plan.history import ConversationHistory
-from agentrt_middleware.validation import check_function, check_number
+from agentrt_middleware.validation import check_function, check_number, is_owner
 
 __all__ = ["MAX_SUBTASKS", "PlanLayer", "PlanOwner", "PlanToHint"]
 
@@ -73,7 +73,7 @@ class PlanLayer(MiddlewareBase):
         whose: object = owner
         if callable(whose):
             check_function(f"{name}(owner=...)", whose, "agent", plain=True)
-        elif whose is not None and (not isinstance(whose, str) or not whose):
+        elif whose is not None and not is_owner(whose):
             raise MiddlewareConfigError(
                 f"{name}(owner=...) must be a str, or a function of the agent that returns one, not {owner!r:.200}"
             )
@@ -180,10 +180,10 @@ class PlanLayer(MiddlewareBase):
         owner = self.owner(agent) if callable(self.owner) else self.owner
         if owner is None and not callable(self.owner):
             return agent.state.session_id
-        if not isinstance(owner, str) or not owner:
+        if not isinstance(owner, str) or not is_owner(owner):
             raise ChainContractError(
-                f"the function given to {type(self).__name__}(owner=...) must return a str that is not empty, but it "
-                f"returned {owner!r:.100}"
+                f"the function given to {type(self).__name__}(owner=...) must return a str of whole characters, "
+                f"at least one, but it returned {owner!r:.100}"
             )
         return owner
 

@@ -250,9 +250,17 @@ async def test_an_exchange_without_an_owner_is_nobodys(caplog):
     agent = agent_with(memory, "One.", "Two.", owner=deps_of)
     with caplog.at_level(logging.WARNING, "agentrt"):
         await agent.reply("Who am I?")
-    assert "owner=...) must return a str that is not empty, but it returned None" in caplog.text
+    assert "owner=...) must return a str of whole characters, at least one, but it returned None" in caplog.text
     await agent.reply("I am ann.", deps="ann")
     assert memory.recorded == []
+
+
+async def test_owner_with_half_a_character_breaks_no_reply():
+    store = InMemoryStateStore()
+    agent = agent_with(Ledger(), "One.", owner=lambda agent: "ann\ud83d", state_store=store, state=AgentState())
+    values = [item.value for item in await items_of(agent, "First?") if isinstance(item, CustomEvent)]
+    assert [value["action"] for value in values] == ["retrieve"]
+    assert await store.load(agent.state.session_id) == agent.state
 
 
 async def test_conversations_may_give_replies_the_same_id(tmp_path):
@@ -441,6 +449,7 @@ async def test_forget_deletes_all_of_one_owner(tmp_path):
         ({}, "owner=...) must say whose memories they are"),
         ({"owner": ""}, "owner=...) must say whose memories they are"),
         ({"owner": 3}, "owner=...) must say whose"),
+        ({"owner": "ann\ud83d"}, "owner=...) must say whose"),
         ({"owner": texts_of}, "must be a plain function, not texts_of, which is `async`"),
         ({"owner": lambda: "ann"}, "which must be a function (agent)"),
         ({"owner": "ann", "mode": "static"}, 'did you mean "static_control"?'),

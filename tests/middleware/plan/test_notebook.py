@@ -494,6 +494,12 @@ async def test_an_owner_has_plans_in_several_conversations():
     assert texts["three"] == "success: No former plans were found."
 
 
+async def test_owner_with_half_a_character_breaks_no_reply():
+    agent, results = await play(PlanNotebook(owner=lambda agent: "ann\ud83d"), create("a"))
+    assert results[0].startswith("error")
+    await InMemoryStateStore().save(agent.state)
+
+
 async def test_a_plan_taken_up_twice_loses_neither_outcome():
     storage = InMemoryPlanStorage()
     notebook = PlanNotebook(storage=storage, owner="ann")
@@ -576,6 +582,7 @@ async def test_a_fault_anywhere_leaves_a_valid_conversation():
         ({"storage": SQLitePlanStorage}, "storage=...) must be a PlanStorageBase"),
         ({"owner": ""}, "owner=...) must be a str, or a function"),
         ({"owner": 7}, "owner=...) must be a str, or a function"),
+        ({"owner": "ann\ud83d"}, "owner=...) must be a str, or a function"),
         ({"owner": lambda: "ann"}, "which must be a function (agent)"),
         ({"group": ""}, "cannot be the name of a group"),
         ({"group": "a b"}, "cannot be the name of a group"),
