@@ -197,6 +197,9 @@ def _read_url(psycopg: Any, where: str, url: object) -> tuple[dict[str, Any], st
     with suppress(psycopg.Error, ValueError):  # they may quote the password
         conninfo = psycopg.conninfo.conninfo_to_dict(url)
         seconds = int(conninfo.get("connect_timeout", 0))
+        # Of several hosts, each may have one.
+        if not all(0 < int(port) < 65536 for port in str(conninfo.get("port", 5432)).split(",") if port):
+            raise ValueError
         options = conninfo | {"connect_timeout": seconds if seconds > 0 else _CONNECT_SECONDS}
     if options is None:
         raise ConfigError(f"{where} is not a URL that PostgreSQL's library can read: {example}")

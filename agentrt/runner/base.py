@@ -484,7 +484,8 @@ def _check_name(name: object) -> str:
 def check_reply(session_id: object, reply_id: object, after: object = 0) -> None:
     """Raise `UsageError` or `InvalidInputError` for what cannot name a reply, or a number of its events."""
     check_session(session_id)
-    if not isinstance(reply_id, str) or not reply_id.isascii() or not 0 < len(reply_id) <= _MAX_REPLY_ID:
+    is_name = isinstance(reply_id, str) and reply_id.isascii() and reply_id.isprintable()
+    if not isinstance(reply_id, str) or not is_name or not 0 < len(reply_id) <= _MAX_REPLY_ID:
         raise InvalidInputError(f"a reply id is the reply_id of a handle, a str, not {reply_id!r:.100}")
     if type(after) is not int or not 0 <= after <= _MAX_SEQ:
         raise UsageError(f"events(after=...) must be the number of an event, 0 or more, not {after!r:.100}")

@@ -412,7 +412,8 @@ async def test_wrong_use_is_told_before_anything_is_stored(sqlite):
 
 async def test_values_that_no_database_holds_are_refused(sqlite):
     async with Runner(make_agent(), sqlite) as runner:
-        for reply_id in ("\ud800", "x" * 129, 3):
+        assert await runner.find_sessions("r", limit=2**70) == []
+        for reply_id in ("\ud800", "x" * 129, "a\0b", "a\n", 3):
             with pytest.raises(InvalidInputError, match="a reply id is"):
                 runner.handle("s", reply_id)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="before the year 2262"):

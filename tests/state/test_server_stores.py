@@ -42,6 +42,7 @@ def test_url_of_something_else_is_refused_without_its_password(cls, url):
     ("cls", "url"),
     [
         (PostgresStore, f"postgresql://u:{SECRET}@h:port/x?{SECRET}"),
+        (PostgresStore, f"postgresql://u:{SECRET}@h:99999/x"),
         (PostgresStore, f"postgresql://u:{SECRET}@h/x?nothing={SECRET}"),
         (PostgresStore, f"postgresql://u:{SECRET}@h/x?connect_timeout={SECRET}"),
         (RedisStore, f"redis://u:{SECRET}@h:port"),

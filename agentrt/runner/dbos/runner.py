@@ -89,7 +89,7 @@ class DBOSRunner(RunnerBase):
         if self._lease_seconds < 1:
             raise ConfigError(f"{owner}(lease_seconds=...) must be seconds, 1 or more, not {lease_seconds!r:.100}")
         names: object = accepts
-        if isinstance(names, str) or not all(isinstance(name, str) for name in accepts):
+        if not isinstance(names, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in accepts):
             raise ConfigError(f"{owner}(accepts=...) takes versions, such as [old_runner.version], not {names!r:.200}")
         self._accepts = list(accepts)
         import_dbos(owner)

@@ -193,6 +193,7 @@ async def test_server_that_is_away_is_told_without_the_password():
         (f"mysql://u:{SECRET}@h/x", {}, r"DBOSRunner\(database_url=...\) must begin with 'postgresql://'"),
         (URL, {"schema": "A b"}, r"DBOSRunner\(schema=...\) must be a name"),
         (URL, {"accepts": "abc"}, r"DBOSRunner\(accepts=...\) takes versions"),
+        (URL, {"accepts": None}, r"DBOSRunner\(accepts=...\) takes versions"),
         (URL, {"lease_seconds": 0}, r"DBOSRunner\(lease_seconds=...\) must be seconds, 1 or more"),
         (URL, {"workers": 3}, "did you mean 'max_concurrency'"),
     ],
