@@ -99,8 +99,8 @@ def run_child(*arguments: object) -> subprocess.Popen[str]:
 def test_process_killed_in_a_save_leaves_the_old_or_new_state(tmp_path, times):
     out, err = run_child("kill", tmp_path, times).communicate()
     assert out.startswith(f"whole after {times} kills"), err
-    if times > 100:
-        assert all(place in out for place in ("in a line", "in a new file", "elsewhere")), out
+    assert "in a line" in out
+    assert "in a new file" in out
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
