@@ -250,7 +250,7 @@ def test_reader_that_stalls_is_cut_and_may_come_back(caplog):
     caplog.set_level("INFO", "agentrt")
     words = ["x" * 20_000 for _ in range(300)]
     agent = Agent("assistant", "", ScriptedChatModel([" ".join(words)], stream=True))
-    app = create_app(agent, limits=Limits(stall_seconds=0.3))
+    app = create_app(agent, limits=Limits(stall_seconds=1))
     with run_server(app) as url, httpx2.Client(base_url=url, timeout=30) as plain:
         assert plain.post(REPLIES, json={"input": "Hi"}, headers={"Idempotency-Key": "k1"}).status_code == 202
         with open_socket(url, "GET /api/replies/k1/events HTTP/1.1") as client:
