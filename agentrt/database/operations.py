@@ -104,8 +104,9 @@ class OperationQueue:
         return limiter
 
 
-def no_answer(seconds: float = MAX_WAIT) -> TimeoutError:
-    """Return the error of an operation that takes too long."""
+def no_answer(seconds: float | None = None) -> TimeoutError:
+    """Return the error of an operation that takes longer than that, or than `MAX_WAIT`."""
+    seconds = MAX_WAIT if seconds is None else seconds
     return TimeoutError(errno.ETIMEDOUT, f"no answer for {seconds:g} seconds, so it may or may not have been done")
 
 
