@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from typing import Any, Self
 
 from agentrt.database.sqlite import SQLiteConnection, SQLiteDatabase
@@ -15,6 +16,8 @@ __all__ = ["SQLitePlanStorage"]
 _PLAN_TABLES = """
 CREATE TABLE plans (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, plan TEXT NOT NULL);
 CREATE INDEX plans_by_owner ON plans (owner, place)"""
+_FIND_PLAN = "SELECT plan FROM plans WHERE id = ?"
+_KEEP_PLAN = "REPLACE INTO plans (id, owner, plan) VALUES (?, ?, ?)"
 
 
 @suggest_keywords(filename="path", database="path", db_path="path")
@@ -38,13 +41,25 @@ class SQLitePlanStorage(PlanStorageBase):
 
     async def add_plan(self, plan: Plan) -> None:
         """Keep a plan, in place of one with its id."""
-        # In ASCII, since what a model wrote may hold half characters, which the database would refuse.
-        row = (plan.id, plan.owner, json.dumps(plan_to_json(plan)))
+        row = _row_of(plan)
 
         def add(connection: SQLiteConnection) -> None:
-            connection.execute("REPLACE INTO plans (id, owner, plan) VALUES (?, ?, ?)", row)
+            connection.execute(_KEEP_PLAN, row)
 
         await self._database.write(add)
+
+    async def replace_plan(self, plan: Plan, known: Plan | None) -> bool:
+        """Keep a plan if `known` is still what is kept under its id, `None` for none; returns whether it was."""
+        row = _row_of(plan)
+
+        def replace(connection: SQLiteConnection) -> bool:
+            kept = _read_rows(connection.execute(_FIND_PLAN, (plan.id,)))
+            if (kept[0] if kept else None) != known:
+                return False
+            connection.execute(_KEEP_PLAN, row)
+            return True
+
+        return await self._database.write(replace)
 
     async def delete_plan(self, plan_id: str) -> None:
         """Forget a plan; nothing happens if there is none with this id."""
@@ -60,7 +75,7 @@ class SQLitePlanStorage(PlanStorageBase):
 
     async def get_plan(self, plan_id: str) -> Plan | None:
         """Return a plan, `None` if there is none with this id."""
-        plans = await self._select("SELECT plan FROM plans WHERE id = ?", plan_id)
+        plans = await self._select(_FIND_PLAN, plan_id)
         return plans[0] if plans else None
 
     async def plans_of(self, owner: str) -> list[Plan]:
@@ -68,7 +83,13 @@ class SQLitePlanStorage(PlanStorageBase):
         return await self._select("SELECT plan FROM plans WHERE owner = ? ORDER BY place", owner)
 
     async def _select(self, statement: str, *values: str) -> list[Plan]:
-        def select(connection: SQLiteConnection) -> list[str]:
-            return [text for (text,) in connection.execute(statement, values)]
+        return await self._database.read(lambda connection: _read_rows(connection.execute(statement, values)))
 
-        return readable_plans(lambda text: plan_from_json(json.loads(text)), await self._database.read(select))
+
+def _read_rows(rows: Iterable[tuple[str]]) -> list[Plan]:
+    return readable_plans(lambda text: plan_from_json(json.loads(text)), [text for (text,) in rows])
+
+
+def _row_of(plan: Plan) -> tuple[str, str, str]:
+    # In ASCII, since what a model wrote may hold half characters, which the database would refuse.
+    return plan.id, plan.owner, json.dumps(plan_to_json(plan))

@@ -23,6 +23,17 @@ class PlanStorageBase(StateModule):
         """Keep a plan, in place of one with its id."""
         raise NotImplementedError
 
+    async def replace_plan(self, plan: Plan, known: Plan | None) -> bool:
+        """Keep a plan if `known` is still what is kept under its id, `None` for none; returns whether it was.
+
+        Override it where both can be done at once, so that of two conversations that put one plan away at the same
+        instant neither loses its work.
+        """
+        if await self.get_plan(plan.id) != known:
+            return False
+        await self.add_plan(plan)
+        return True
+
     async def delete_plan(self, plan_id: str) -> None:
         """Forget a plan; nothing happens if there is none with this id."""
         raise NotImplementedError
@@ -52,6 +63,14 @@ class InMemoryPlanStorage(PlanStorageBase):
         """Keep a plan, in place of one with its id."""
         self._plans.pop(plan.id, None)  # so that it is the newest
         self._plans[plan.id] = plan_to_json(plan)
+
+    async def replace_plan(self, plan: Plan, known: Plan | None) -> bool:
+        """Keep a plan if `known` is still what is kept under its id, `None` for none; returns whether it was."""
+        fields = self._plans.get(plan.id)
+        if (None if fields is None else plan_from_json(fields)) != known:
+            return False
+        await self.add_plan(plan)  # which waits for nothing
+        return True
 
     async def delete_plan(self, plan_id: str) -> None:
         """Forget a plan; nothing happens if there is none with this id."""

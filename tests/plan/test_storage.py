@@ -55,6 +55,17 @@ async def test_a_plan_takes_the_place_of_one_with_its_id(storage):
     assert await storage.get_plans() == [plan]
 
 
+async def test_a_plan_is_replaced_only_where_it_is_known(storage):
+    plan, other = plan_of("a"), plan_of("b")
+    other.id = plan.id
+    assert await storage.replace_plan(plan, None)
+    assert not await storage.replace_plan(other, None)
+    assert not await storage.replace_plan(other, other)
+    assert await storage.get_plans() == [plan]
+    assert await storage.replace_plan(other, plan)
+    assert await storage.get_plans() == [other]
+
+
 async def test_a_deleted_plan_is_gone(storage):
     plan = plan_of("a")
     await storage.add_plan(plan)

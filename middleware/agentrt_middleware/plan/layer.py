@@ -147,8 +147,10 @@ class PlanLayer(MiddlewareBase):
         if kept is not None:
             is_known = _digest_of_plan(kept) == context.agent.state_of(self).get(_RECOVERED)
             if not is_known and plan_to_json(kept)["subtasks"] != plan_to_json(plan)["subtasks"]:
-                plan.id = _new_plan_id(context, plan.owner)
-        await history.add_plan(plan)
+                plan.id, kept = _new_plan_id(context, plan.owner), None
+        if not await history.replace_plan(plan, kept):  # another conversation has put it away just now
+            plan.id = _new_plan_id(context, plan.owner)
+            await history.add_plan(plan)
 
     async def keep_plan(self, context: ToolContext, plan: Plan | None) -> None:
         """Keep this plan in place of the one before, and let listeners know."""

@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import anyio
@@ -514,6 +515,31 @@ async def test_a_plan_taken_up_twice_loses_neither_outcome():
     plans = await storage.get_plans()
     assert [plan.subtasks[0].outcome for plan in plans] == ["one", "two"]
     assert plans[0].id == former.id != plans[1].id
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_plan_put_away_twice_at_once_loses_neither(kind, tmp_path, monkeypatch):
+    storage = InMemoryPlanStorage() if kind == "memory" else SQLitePlanStorage(tmp_path / "plans.db")
+    looks, both_looked, get_plan = [], anyio.Event(), storage.get_plan
+
+    async def look(plan_id: str) -> Plan | None:
+        looks.append(await get_plan(plan_id))
+        if len(looks) == 2:
+            both_looked.set()
+        await both_looked.wait()
+        return looks[0]
+
+    monkeypatch.setattr(storage, "get_plan", look)
+    notebook = PlanNotebook(storage=storage, owner="ann")
+    former = Plan("a", subtasks=[SubTask("s")], owner="ann")
+    await storage.add_plan(former)
+    calls = [call("recover_historical_plan", plan_id=former.id), call("finish_plan", state="done", outcome="")]
+    async with anyio.create_task_group() as group:
+        for session in ("one", "two"):
+            group.start_soon(partial(play, notebook, calls[0], finish(0, session), calls[1]))
+    plans = await storage.get_plans()
+    assert sorted(plan.subtasks[0].outcome for plan in plans) == ["one", "two"]
+    assert former.id in {plan.id for plan in plans}
 
 
 async def test_conversations_may_give_replies_the_same_id():
