@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import isfinite
 from typing import Any, Literal
 
 from agentrt.errors import ConfigError, UsageError
@@ -29,6 +28,7 @@ _MAX_ID = 500  # characters: what the index of every database takes, whatever th
 _MAX_SESSIONS = 1_000
 _MAX_LABELS = 64
 _MAX_LABEL = 500  # characters, of a name and of a value
+_MAX_TTL = 1_000_000_000  # seconds: databases count nanoseconds in 63 bits
 _LAST_CHARACTER = 0x10FFFF
 _SURROGATE_HALVES = range(0xD800, 0xE000)
 
@@ -149,8 +149,11 @@ def check_ttl(owner: str, ttl: object) -> float | None:
     """Return the seconds after which a session that is not saved again is gone; raises `ConfigError`."""
     if ttl is None:
         return None
-    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not isfinite(ttl) or ttl <= 0:
-        raise ConfigError(f"{owner}(ttl=...) must be seconds, a finite number above 0, or None, not {ttl!r:.100}")
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl <= _MAX_TTL:
+        raise ConfigError(
+            f"{owner}(ttl=...) must be seconds, a number above 0 and at most {_MAX_TTL:,}, or None for no end, "
+            f"not {ttl!r:.100}"
+        )
     return float(ttl)
 
 
