@@ -11,6 +11,7 @@ from pathlib import Path
 from time import time_ns
 from typing import Any, TypeVar, cast
 
+from agentrt.database.open_file import OpenFile
 from agentrt.database.operations import MAX_WAIT, OperationQueue
 from agentrt.errors import InvalidInputError, SessionIOError, SessionVersion
 from agentrt.event import UserInterruptEvent
@@ -136,6 +137,7 @@ class SQLiteQueue(ReplyQueue):
         self.path = path
         self._is_full = is_full
         self._connection: sqlite3.Connection | None = None
+        self._file: OpenFile | None = None  # that the connection is to
         self._operations = OperationQueue(1)
 
     async def open(self) -> None:
@@ -221,6 +223,8 @@ class SQLiteQueue(ReplyQueue):
         raise SessionIOError(f"{what}; nothing was changed, so try again")
 
     def _open(self) -> sqlite3.Connection:
+        if self._file is not None and not self._file.is_current():
+            self._close()  # a copy was put in its place
         if self._connection is not None:
             return self._connection
         if self.path is not None:
@@ -239,6 +243,7 @@ class SQLiteQueue(ReplyQueue):
             connection.close()
             raise
         self._connection = connection
+        self._file = None if self.path is None else OpenFile(self.path)
         return connection
 
     def _make_tables(self, connection: sqlite3.Connection) -> None:
@@ -253,7 +258,7 @@ class SQLiteQueue(ReplyQueue):
             )
 
     def _close(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._file = self._connection, None, None
         if connection is not None:
             connection.close()
 

@@ -253,6 +253,15 @@ async def test_full_disk_is_waited_for(tmp_path, monkeypatch, caplog):
     assert (message.finished_reason, runs, [result.state for result in results]) == ("completed", 1, ["unknown"])
 
 
+async def test_removed_queue_takes_no_input(tmp_path):
+    async with Runner(make_agent(), FileStateStore(tmp_path)) as runner:
+        await runner.submit("s", "Hi!", reply_id="r")
+        for path in tmp_path.glob("queue.db*"):
+            path.unlink()
+        with pytest.raises(SessionIOError, match=r"queue\.db' could not be written: its file was removed"):
+            await runner.submit("s", "Hi!")
+
+
 async def test_damaged_file_stops_no_other_session(tmp_path):
     store = FileStateStore(tmp_path)
     for name in ("good", "bad"):

@@ -144,6 +144,24 @@ async def test_damaged_labels_name_their_session(path, labels):
             await store.list()
 
 
+async def test_removed_database_takes_nothing_more(path):
+    async with SQLiteStore(path) as store:
+        state = AgentState(session_id="s")
+        await store.save(state)
+        kept = path.read_bytes(), Path(f"{path}-wal").read_bytes()
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink()
+        for operation in (store.save, lambda state: store.load("s")):
+            with pytest.raises(SessionIOError, match="was removed while it was open: put it back, or close"):
+                await operation(state)
+        path.write_bytes(kept[0])
+        Path(f"{path}-wal").write_bytes(kept[1])
+        assert await store.load("s") == state
+        await store.save(state)
+    async with SQLiteStore(path) as other:
+        assert await other.load("s") == state
+
+
 async def test_pickled_store_opens_the_same_file(path):
     async with SQLiteStore(path, durability="process") as store:
         await store.save(AgentState(session_id="s"))

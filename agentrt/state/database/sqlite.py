@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
+from agentrt.database.open_file import OpenFile
 from agentrt.database.operations import MAX_WAIT, DatabaseError
 from agentrt.errors import ConfigError, SessionCorrupt, SessionVersion
 from agentrt.keywords import suggest_keywords
@@ -140,15 +141,19 @@ class _SQLiteDatabase(SessionDatabase):
         self._is_full = is_full
         self._ttl = ttl
         self._connection: sqlite3.Connection | None = None
+        self._file: OpenFile | None = None  # that the connection is to
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_connection": None}  # a copy opens the file by itself
+        return vars(self) | {"_connection": None, "_file": None}  # a copy opens the file by itself
 
     @contextmanager
     def connect(self, deadline: float) -> Iterator[sqlite3.Connection]:
         try:
+            if self._file is not None and not self._file.is_current():
+                self.close()  # a copy was put in its place
             if self._connection is None:
                 self._connection = self._open()
+                self._file = OpenFile(self.path)
             yield self._connection
         except OSError as exc:
             raise DatabaseError(exc.strerror or type(exc).__name__) from None
@@ -178,7 +183,7 @@ class _SQLiteDatabase(SessionDatabase):
         return connection
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self._connection, self._file = self._connection, None, None
         if connection is not None:
             connection.close()
 
