@@ -119,6 +119,9 @@ class LongTermMemory(LongTermMemoryBase):
         self, msgs: list[Msg], *, owner: str, key: str | None = None, run: ModelAsker | None = None
     ) -> None:
         """Keep an exchange, or the facts in it; one whose `key` was recorded before is not recorded again."""
+        name: object = key
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"record(key=...) must be a str, or None, not {repr_of(key)}: what names the exchange")
         text = exchange_text(_spoken_messages(msgs))
         if not text:
             return

@@ -547,6 +547,8 @@ async def test_a_memory_says_what_it_takes(value: Any):
         with pytest.raises(UsageError, match="takes a Msg, a list of them or None"):
             await method(value, owner="ann")
     if value != ["tea"]:
+        with pytest.raises(UsageError, match=r"record\(key=...\) must be a str, or None, not 5"):
+            await memory.record([], owner="ann", key=5)
         with pytest.raises(UsageError, match="content must be a list of str"):
             await memory.record_to_memory("", value, owner="ann")
         with pytest.raises(UsageError, match="keywords must be a list of str"):
