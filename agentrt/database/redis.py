@@ -129,11 +129,16 @@ def _make_open(owner: str, url: object) -> Callable[[], Any]:
             f"write it in full, as in 'redis://localhost:6379'"
         )
     try:
-        is_usable = urlsplit(url).port != 0
+        address = urlsplit(url)
+        number = address.path.strip("/")
+        # Of a socket the path is that of a file.
+        is_usable = address.port != 0 and (address.scheme == "unix" or not number or number.isdecimal())
     except ValueError:  # which may quote a password
         is_usable = False
     if not is_usable:
-        raise ConfigError(f"{owner}(url=...) has a port that is not one: write it as in 'redis://localhost:6379'")
+        raise ConfigError(
+            f"{owner}(url=...) has a port or a database that is not a number: write it as in 'redis://localhost:6379/0'"
+        )
     # It would write the traceback of a connection that fails, which its caller gets as an error.
     logger = logging.getLogger("coredis")
     if not logger.handlers:

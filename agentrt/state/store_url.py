@@ -33,6 +33,12 @@ def state_store(url: str) -> SessionStore:
     scheme, colon, rest = url.partition(":")
     if scheme in _SERVER_STORES and colon:
         return _SERVER_STORES[scheme](url)
+    if rest.startswith("//") and not rest.startswith("///") and scheme in _FILE_STORES:
+        path = rest.removeprefix("//")
+        raise ConfigError(
+            f"{url!r:.100} names a machine, and a file is on this one: write {f'{scheme}:{path}'!r:.100}, "
+            f"or {f'{scheme}:///{path}'!r:.100} for a path from the root"
+        )
     if scheme in _FILE_STORES and rest:
         # Three slashes are those of a URL without a host, and then the path begins with the last of them.
         return _FILE_STORES[scheme](rest.removeprefix("//") if rest.startswith("///") else rest)

@@ -78,6 +78,9 @@ def test_store_of_a_url():
     assert (relative.path, absolute.path) == (Path.cwd() / "agent.db", Path("/tmp/agent.db"))
     assert isinstance(state_store("postgresql://db/agents"), PostgresStore)
     assert isinstance(state_store("redis://cache"), RedisStore)
+    for url in ("sqlite://agent.db", "file://states"):
+        with pytest.raises(ConfigError, match=r"names a machine, .* write '(sqlite:agent\.db|file:states)'"):
+            state_store(url)
     for url in ("", "sqlite:", "agent.db", "memory:x", None):
         with pytest.raises(ConfigError, match=r"sqlite:agent\.db, file:sessions"):
             state_store(url)  # type: ignore[arg-type]

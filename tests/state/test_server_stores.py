@@ -47,6 +47,7 @@ def test_url_of_something_else_is_refused_without_its_password(cls, url):
         (PostgresStore, f"postgresql://u:{SECRET}@h/x?connect_timeout={SECRET}"),
         (RedisStore, f"redis://u:{SECRET}@h:port"),
         (RedisStore, f"redis://u:{SECRET}@h:99999999"),
+        (RedisStore, f"redis://u:{SECRET}@h/agents"),
     ],
 )
 def test_url_that_cannot_be_read_is_refused_without_its_password(cls, url):
