@@ -22,5 +22,6 @@ runner = DBOSRunner(
     PostgresStore(_url),
     _url,
     accepts=accepts,
+    max_attempts=1_000,  # by chance a reply is on many of the workers that are killed, and it is not to be given up
     lease_seconds=float(os.environ.get("KILL_TEST_LEASE_SECONDS", "30")),
 )
