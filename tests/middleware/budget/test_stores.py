@@ -315,6 +315,7 @@ async def test_a_redis_that_is_down_lets_nothing_begin(caplog: pytest.LogCapture
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient_stores")
 @pytest.mark.parametrize("policy", ["closed", "open"])
 @pytest.mark.parametrize(
     "make",

@@ -259,6 +259,7 @@ def test_a_redis_url_is_checked(address: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient_stores")
 @pytest.mark.parametrize("policy", ["open", "local"])
 @pytest.mark.parametrize(
     "make",
