@@ -222,12 +222,16 @@ def _check_targets(middleware: Middleware) -> None:
         targets = getattr(middleware, constraint)
         is_list = isinstance(targets, (list, tuple))
         has_reasons = not is_list and isinstance(targets, Mapping) and constraint != "requires"
-        if not (is_list or has_reasons) or not all(isinstance(target, (str, type)) for target in targets):
+        if not (is_list or has_reasons) or not all(map(_is_target, targets)):
             raise MiddlewareConfigError(
                 f"{name}.{constraint} must be a list or tuple of middleware classes or their names, not {targets!r}"
             )
         if has_reasons and not all(isinstance(reason, str) and reason for reason in targets.values()):
             raise MiddlewareConfigError(f"{name}.{constraint} must give a reason in words for each, not {targets!r}")
+
+
+def _is_target(value: object) -> bool:
+    return isinstance(value, (str, type))
 
 
 def _check_order(place: int, middleware: Middleware, middlewares: Sequence[Middleware]) -> None:
