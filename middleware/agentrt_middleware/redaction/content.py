@@ -1,12 +1,15 @@
 """Changing every text of messages, blocks, schemas and JSON; what holds nothing to change stays the same object."""
 
+import codecs
 import json
 import operator
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
+from urllib.parse import quote, unquote_to_bytes
 
 from agentrt.message import (
     Base64Source,
@@ -22,7 +25,18 @@ from agentrt.message import (
 )
 from agentrt.types import JSONSchema
 
-__all__ = ["ChangeText", "change_block", "change_json", "change_message", "change_schema", "change_value"]
+__all__ = [
+    "ChangeText",
+    "change_block",
+    "change_content",
+    "change_data",
+    "change_json",
+    "change_message",
+    "change_schema",
+    "change_url",
+    "change_value",
+    "may_hold_text",
+]
 
 ChangeText = Callable[[str], str]
 """Returns text as it is to be."""
@@ -33,6 +47,10 @@ _BlockType = TypeVar("_BlockType", bound=ContentBlock)
 _JSON_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _JSON_NUMBER = re.compile(r"-?[0-9][0-9.eE+-]*")
 _JSON_SCALAR = re.compile(f"{_JSON_STRING.pattern}|{_JSON_NUMBER.pattern}", re.DOTALL)
+_DATA_URL = re.compile(r"data:([^,]*?)(;\s*base64)?,", re.IGNORECASE)
+_CHARSET = re.compile(r"charset\s*=\s*\"?([\w.:-]+)", re.IGNORECASE)
+_TEXT_ENDINGS = ("json", "xml", "yaml")
+_TYPES_WITHOUT_TEXT = ("image/", "audio/", "video/", "font/")
 # What a model's answer is checked against, so that it must stay.
 _NAMES_IN_SCHEMA = frozenset({"name", "type", "required", "$ref", "pattern", "format"})
 
@@ -100,17 +118,74 @@ def _change_source(block: DataBlock, change: ChangeText) -> Any:
     """Return the source of data with its address changed, and its bytes if they are text."""
     source = block.source
     if not isinstance(source, Base64Source):
-        # An address may be signed, or hold a password.
-        url = change(source.url)
+        url = change_url(source.url, change)
         return source if url == source.url else replace(source, url=url)
-    if not (source.media_type.startswith("text/") or source.media_type.endswith(("json", "xml", "yaml"))):
-        return source
+    data = change_data(source.data, source.media_type, change)
+    return source if data == source.data else replace(source, data=data)
+
+
+def change_url(url: str, change: ChangeText) -> str:
+    """Return an address changed, which may be signed, or hold a password; of a `data:` URL, what it holds."""
+    match = _DATA_URL.match(url)
+    if match is None:
+        return change(url)
+    media_type, payload = match[1] or "text/plain", unquote_to_bytes(url[match.end() :])
+    if match[2]:
+        data = payload.decode("latin-1")
+        changed = change_data(data, media_type, change)
+        return url if changed == data else f"{match[0]}{changed}"
+    content = change_content(payload, media_type, change)
+    return url if content == payload else f"{match[0]}{quote(content)}"
+
+
+def change_data(data: str, media_type: str, change: ChangeText) -> str:
+    """Return data in base64 with the text in it changed."""
+    if not may_hold_text(media_type):
+        return data
     try:
-        text = b64decode(source.data, validate=True).decode()
-    except ValueError:  # neither base64 nor text: nobody can read it
-        return source
+        content = b64decode(data)
+    except ValueError:  # nobody can read it
+        return data
+    changed = change_content(content, media_type, change)
+    return data if changed == content else b64encode(changed).decode()
+
+
+def may_hold_text(media_type: str) -> bool:
+    return _is_text(media_type) or not media_type.strip().lower().startswith(_TYPES_WITHOUT_TEXT)
+
+
+def _is_text(media_type: str) -> bool:
+    kind = media_type.partition(";")[0].strip().lower()
+    return kind.startswith("text/") or kind.endswith(_TEXT_ENDINGS)
+
+
+def change_content(content: bytes, media_type: str, change: ChangeText) -> bytes:
+    """Return the bytes of a file with the text in them changed, the same bytes if nothing in it changes."""
+    # What does not call itself text is read as such only if it is UTF-8.
+    for encoding in _encodings(content, media_type) if _is_text(media_type) else ["utf-8"]:
+        with suppress(LookupError, ValueError):
+            text = content.decode(encoding)
+            break
+    else:
+        return content
     changed = change(text)
-    return source if changed == text else replace(source, data=b64encode(changed.encode()).decode())
+    return content if changed == text else changed.encode(encoding, "replace")
+
+
+def _encodings(content: bytes, media_type: str) -> Iterator[str]:
+    """Yield the encodings that a text may have, the likeliest first; the last one reads anything."""
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        yield "utf-32"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        yield "utf-16"
+    declared = _CHARSET.search(media_type)
+    if declared is not None:
+        yield declared[1]
+    # Most characters of most texts have a byte that is zero there.
+    for encoding, start in (("utf-16-be", 0), ("utf-16-le", 1)):
+        if 4 * content[start::2].count(0) > len(content):
+            yield encoding
+    yield from ("utf-8", "latin-1")
 
 
 def change_json(text: str, change: ChangeText) -> str:

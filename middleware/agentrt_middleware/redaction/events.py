@@ -1,5 +1,6 @@
 """Redaction of the events of a reply, in the order in which they come."""
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
@@ -9,6 +10,7 @@ from agentrt.event import (
     BlocksWithdrawnEvent,
     CustomEvent,
     DataBlockDeltaEvent,
+    DataBlockEndEvent,
     DataBlockStartEvent,
     HintBlockEvent,
     ModelCallRetryEvent,
@@ -28,7 +30,16 @@ from agentrt.event import (
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt_middleware.redaction.content import ChangeText, change_block, change_json, change_value
+from agentrt_middleware.redaction.content import (
+    ChangeText,
+    change_block,
+    change_content,
+    change_data,
+    change_json,
+    change_url,
+    change_value,
+    may_hold_text,
+)
 
 __all__ = ["EventRedactor", "GrowingText", "result_key"]
 
@@ -48,7 +59,8 @@ class GrowingText(Protocol):
 class EventRedactor:
     """Takes the events of a stream, and gives those that may leave.
 
-    Text leaves as soon as nothing in it can grow into a find. The input of a call is held until it is whole. What is
+    Text leaves as soon as nothing in it can grow into a find. The input of a call, and a file that may be text, are
+    held until they are whole. What is
     held when the stream breaks off never leaves. `redacted_ids` are those of blocks and calls that have been redacted
     further in; these pass. `output` and `tools` say whether what
     models write, and what tools give, is changed.
@@ -70,6 +82,7 @@ class EventRedactor:
         # What has begun and has not ended.
         self._texts: dict[str, tuple[GrowingText, _Delta]] = {}  # by the id of the block, with its last delta
         self._inputs: dict[str, list[ToolCallDeltaEvent]] = {}
+        self._data: dict[str, list[DataBlockDeltaEvent]] = {}
         self._results: dict[str, dict[str, tuple[GrowingText, ToolResultTextDeltaEvent]]] = {}
 
     def take(self, event: AgentEvent) -> Iterable[AgentEvent]:
@@ -84,6 +97,8 @@ class EventRedactor:
             events += self._end_text(block_id)
         for deltas in self._inputs.values():
             events += self._input_events(deltas)
+        for block_id in list(self._data):
+            events += self._data_events(block_id)
         for call_id in list(self._results):
             events += self._end_result(call_id)
         self._inputs.clear()
@@ -154,7 +169,9 @@ class EventRedactor:
         if result_key(event.tool_call_id) in self._redacted_ids:
             return (event,)
         changed = self._with(event, name=event.name and self._change(event.name))
-        return (self._with(changed, url=event.url and self._change(event.url)),)
+        if event.data is not None:
+            changed = self._with(changed, data=change_data(event.data, event.media_type, self._change))
+        return (self._with(changed, url=event.url and change_url(event.url, self._change)),)
 
     def _take_result_end(self, event: ToolResultEndEvent) -> Iterable[AgentEvent]:
         if result_key(event.tool_call_id) in self._redacted_ids:
@@ -175,6 +192,7 @@ class EventRedactor:
         for block_id in event.block_ids:
             self._texts.pop(block_id, None)
             self._inputs.pop(block_id, None)
+            self._data.pop(block_id, None)
         if isinstance(event, ModelCallRetryEvent):
             event = self._with(event, reason=self._change(event.reason))
         return (event,)
@@ -183,7 +201,26 @@ class EventRedactor:
         return (self._with(event, name=event.name and self._change(event.name)),)
 
     def _take_data(self, event: DataBlockDeltaEvent) -> Iterable[AgentEvent]:
-        return (self._with(event, url=event.url and self._change(event.url)),)
+        if event.block_id in self._redacted_ids:
+            return (event,)
+        if event.data is not None and may_hold_text(event.media_type):
+            self._data.setdefault(event.block_id, []).append(event)
+            return ()
+        return (self._with(event, url=event.url and change_url(event.url, self._change)),)
+
+    def _take_data_end(self, event: DataBlockEndEvent) -> Iterable[AgentEvent]:
+        return (*self._data_events(event.block_id), event)
+
+    def _data_events(self, block_id: str) -> Iterable[AgentEvent]:
+        deltas = self._data.pop(block_id, [])
+        if not deltas:
+            return ()
+        try:  # each piece is base64 by itself, and what is to be found may be in two of them
+            content = b"".join(b64decode(delta.data or "") for delta in deltas)
+        except ValueError:  # nobody can read it
+            return deltas
+        changed = change_content(content, deltas[0].media_type, self._change)
+        return deltas if changed == content else (replace(deltas[0], data=b64encode(changed).decode()),)
 
     def _take_provider_block(self, event: ProviderBlockEvent) -> Iterable[AgentEvent]:
         return (self._with(event, content=change_json(event.content, self._change)),)
@@ -237,6 +274,7 @@ class EventRedactor:
         BlocksWithdrawnEvent: _withdraw,
         DataBlockStartEvent: _take_data_start,
         DataBlockDeltaEvent: _take_data,
+        DataBlockEndEvent: _take_data_end,
         ProviderBlockEvent: _take_provider_block,
         HintBlockEvent: _take_hint,
         CustomEvent: _take_custom,

@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 from typing import Any
+from urllib.parse import quote, unquote_to_bytes
 
 import anyio
 import pytest
@@ -147,6 +148,72 @@ async def test_what_a_user_sends_is_kept_and_sent_redacted() -> None:
     assert isinstance(sent, Base64Source)
     assert_clean(base64.b64decode(sent.data).decode())
     assert message.content[0].text == ALL  # type: ignore[union-attr]  # the caller's own stays
+
+
+@pytest.mark.parametrize(
+    ("media_type", "content"),
+    [
+        ("TEXT/PLAIN", EMAIL_TEXT.encode()),
+        ("text/plain; charset=utf-8", EMAIL_TEXT.encode()),
+        ("application/json; charset=utf-8", EMAIL_TEXT.encode()),
+        ("application/vnd.x+JSON;v=1", EMAIL_TEXT.encode()),
+        ("application/toml", EMAIL_TEXT.encode()),
+        ("message/rfc822", EMAIL_TEXT.encode()),
+        ("image/svg+xml", EMAIL_TEXT.encode()),
+        ("text/plain", "Zoë ".encode("latin-1") + EMAIL_TEXT.encode()),
+        ("text/plain", EMAIL_TEXT.encode("utf-16")),
+        ("text/plain", EMAIL_TEXT.encode("utf-16-le")),
+        ("text/plain", EMAIL_TEXT.encode("utf-16-be")),
+        ("text/plain", EMAIL_TEXT.encode("utf-32")),
+        ("text/plain; charset=utf-16-le", EMAIL_TEXT.encode("utf-16-le")),
+        ("text/plain; charset=no-such-code", EMAIL_TEXT.encode()),
+    ],
+)
+@pytest.mark.parametrize("kind", ["data", "url", "percents"])
+async def test_text_in_files_is_redacted_in_any_encoding(media_type: str, content: bytes, kind: str) -> None:
+    def file_of(content: bytes) -> Base64Source | URLSource:
+        data = base64.b64encode(content).decode()
+        if kind == "data":
+            return Base64Source(data, media_type)
+        payload = f";base64,{data}" if kind == "url" else f",{quote(content)}"
+        return URLSource(f"data:{media_type}{payload}", media_type)
+
+    agent = agent_of(["Thanks."])
+    await agent.reply(UserMsg("eve", [DataBlock(file_of(content)), DataBlock(file_of(b"Hi!"))]))
+    found, other = (block.source for block in agent.state.context[0].get_content_blocks("data"))
+    assert other == file_of(b"Hi!")
+    if isinstance(found, URLSource):
+        payload = found.url.partition(",")[2]
+        redacted = base64.b64decode(payload) if kind == "url" else unquote_to_bytes(payload)
+    else:
+        redacted = base64.b64decode(found.data)
+    assert b"@" not in redacted
+    assert b"[EMAIL]" in redacted.replace(b"\0", b"")
+
+
+@pytest.mark.parametrize("media_type", ["image/png", "application/pdf", "audio/wav"])
+async def test_bytes_that_are_no_text_stay_as_they_are(media_type: str) -> None:
+    source = Base64Source(base64.b64encode(b"\xff\xd8" + EMAIL_TEXT.encode()).decode(), media_type)
+    agent = agent_of(["Thanks."])
+    await agent.reply(UserMsg("eve", [DataBlock(source)]))
+    assert agent.state.context[0].get_content_blocks("data")[0].source == source
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("content", [(EMAIL_TEXT + "; ").encode() * 40, b"Hi!" * 100])
+async def test_a_file_that_the_model_gives_leaves_redacted(stream: bool, content: bytes) -> None:
+    block = DataBlock(Base64Source(base64.b64encode(content).decode(), "text/plain"))
+    model = ScriptedChatModel([[TextBlock("Look: "), block, TextBlock("Yes?")]], stream=stream)
+    agent = Agent("tester", "", model, middlewares=[RedactionMiddleware()])
+    items = await items_of(agent)
+    message = Msg("tester", [], "assistant")
+    for item in items:
+        if not isinstance(item, Msg):
+            message.append_event(item)
+    assert message.content == agent.state.context[-1].content
+    source = message.get_content_blocks("data")[0].source
+    assert isinstance(source, Base64Source)
+    assert base64.b64decode(source.data) == content.replace(EMAIL_TEXT.encode(), b"[EMAIL]")
 
 
 async def test_what_is_observed_is_kept_redacted() -> None:
