@@ -5,8 +5,10 @@ block has an id, data is base64, and the rest has a JSON form.
 """
 
 import binascii
+import json
 import re
 from dataclasses import fields, replace
+from math import isfinite
 from typing import Any, TypeVar, get_args
 
 from pydantic_core import from_json, to_json
@@ -36,6 +38,7 @@ __all__ = [
     "json_size",
     "mend_block",
     "mend_message",
+    "strict_json",
     "whole_characters",
 ]
 
@@ -70,6 +73,21 @@ def is_base64(data: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def strict_json(text: str | bytes, **hooks: Any) -> Any:
+    """Return the value of the text; raises `ValueError` for what is not JSON, or could not be written as JSON again.
+
+    That is NaN, Infinity, and a number such as 1e999, which would be read as one; `hooks` are those of `json.loads`.
+    """
+    return json.loads(text, parse_constant=_finite_number, parse_float=_finite_number, **hooks)
+
+
+def _finite_number(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def json_problem(value: object) -> str | None:

@@ -15,7 +15,7 @@ import anyio
 import pydantic
 from anyio.lowlevel import current_token
 
-from agentrt.a2a.content import strict_json
+from agentrt.boundary import strict_json
 from agentrt.errors import ConfigError, Malformed, ModelError, RateLimited, Rejected, Timeout, Transient
 from agentrt.model import Timeouts
 from agentrt.model.remote.sse import EventReader

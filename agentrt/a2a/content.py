@@ -1,13 +1,13 @@
 """Messages and answers of a conversation, as the parts of an A2A message."""
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from agentrt.boundary import strict_json
 from agentrt.message import Base64Source, DataBlock, HintBlock, Msg, TextBlock, ToolResultBlock
 
-__all__ = ["answer_parts", "file_part", "new_parts", "strict_json"]
+__all__ = ["answer_parts", "file_part", "new_parts"]
 
 
 def new_parts(messages: Sequence[Msg], name: str) -> list[dict[str, Any]]:
@@ -49,12 +49,3 @@ def file_part(block: DataBlock) -> dict[str, Any]:
     source = block.source
     value = {"raw": source.data} if isinstance(source, Base64Source) else {"url": source.url}
     return {**value, "mediaType": source.media_type, **({"filename": block.name} if block.name else {})}
-
-
-def strict_json(text: str | bytes) -> Any:
-    """Return the value of the text; raises `ValueError` for what is not JSON, such as NaN."""
-
-    def refuse(name: str) -> None:
-        raise ValueError(name)
-
-    return json.loads(text, parse_constant=refuse)

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from json import dumps, loads
+from json import dumps
 from typing import Any
 
 import anyio
 from starlette.requests import Request
 
 from agentrt import Agent, AgentState, Msg
+from agentrt.boundary import strict_json
 from agentrt.errors import InvalidInputError, UsageError
 from agentrt.event import (
     AgentEvent,
@@ -79,18 +80,13 @@ async def read_body(request: Request, limits: Limits) -> bytes:
 def decode_json(body: bytes) -> Any:
     """Return what is in a body; raises `ApiError` for what is not JSON, or can be read in two ways."""
     try:
-        # NaN and Infinity are not JSON, and no client could read them back.
         # Of a field that is there twice, another reader might take the other one: an approval must say one thing.
-        return loads(body, parse_constant=_refuse_constant, object_pairs_hook=_refuse_twice)
+        return strict_json(body, object_pairs_hook=_refuse_twice)
     except (ValueError, RecursionError):
         raise ApiError(400, "invalid_json", "the body is not JSON, or has a field twice") from None
 
 
 _CLOSE = {"Connection": "close"}  # what is left of the body is not read
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 def _refuse_twice(fields: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -205,6 +205,7 @@ SCRIPTS: dict[str, tuple[list[Any], type[Exception], str]] = {
     "bad-parts": ([{"message": {"parts": "x"}}], Malformed, "parts"),
     "not-json": ([b"data: <html>\n\n"], Malformed, "JSON"),
     "not-a-number": ([task("WORKING"), b'data: {"result": NaN}\n\n'], Malformed, "JSON"),
+    "too-large": ([task("WORKING"), b'data: {"result": -1e999}\n\n'], Malformed, "JSON"),
     "bad-file": ([task("WORKING"), chunk("x", raw="?!")], Malformed, "base64"),
     "endless": ([task("WORKING"), ...], Malformed, "max_bytes"),
     "silent": ([task("WORKING"), None], Timeout, "idle"),

@@ -191,6 +191,7 @@ async def test_session_is_listed_read_forked_and_deleted():
         (b"{", (400, "invalid_json"), "not JSON"),
         (b"[" * 100_000, (400, "invalid_json"), "not JSON"),
         (b'{"input": NaN}', (400, "invalid_json"), "not JSON"),
+        (b'{"input": 1e999}', (400, "invalid_json"), "not JSON"),
         (b'{"input": "a", "input": "b"}', (400, "invalid_json"), "twice"),
         (b'{"answer": {"reply_id": "r", "calls": {"1": false, "1": true}}}', (400, "invalid_json"), "twice"),
         (b"[]", (400, "invalid_body"), "object"),
