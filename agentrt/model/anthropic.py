@@ -112,7 +112,7 @@ class AnthropicChatModel(RemoteChatModel):
         )
         check_option(rules, ClaudeRules, f"{type(self).__name__}(rules=...)", "rules=ClaudeRules(must_call=False)")
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
-        check_request_options(type(self).__name__, numbers, stop, formatter)
+        check_request_options(type(self).__name__, numbers, stop, formatter, effort=effort)
         self.rules = rules = rules or rules_of(model)
         if not rules.samples:
             for name, value in (("temperature", temperature), ("top_p", top_p)):

@@ -129,7 +129,10 @@ class OpenAIChatModel(RemoteChatModel):
         )
         check_option(quirks, Quirks, f"{type(self).__name__}(quirks=...)", "quirks=Quirks(must_call=False)")
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-        check_request_options(type(self).__name__, numbers, stop, formatter)
+        check_request_options(type(self).__name__, numbers, stop, formatter, reasoning_effort=reasoning_effort)
+        check_option(
+            parallel_tool_calls, bool, f"{type(self).__name__}(parallel_tool_calls=...)", "parallel_tool_calls=True"
+        )
         self.quirks = quirks or (_OPENAI if self.base_url.rstrip("/") == OPENAI_URL else Quirks())
         check_mode(structured_output, type(self).__name__)
         self.structured_output = structured_output

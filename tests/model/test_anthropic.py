@@ -395,6 +395,11 @@ def test_rules_of_another_type_are_refused_at_once(wrong):
         AnthropicChatModel("claude", api_key=KEY, rules=wrong)
 
 
+def test_effort_of_another_type_is_refused_at_once():
+    with pytest.raises(ConfigError, match=r"AnthropicChatModel\(effort=...\) must be a str, not 5"):
+        AnthropicChatModel("claude", api_key=KEY, effort=5)
+
+
 async def test_half_a_character_in_thinking_spoils_no_later_request():
     thoughts = [*thinking(0, "s1", "half \ud83c"), *thinking(1, "s2", "more")]
     wire = Wire([start(), *thoughts, *tool_use(2, "1", "add", "{}"), *stop()], text_events("Tea."))

@@ -112,6 +112,13 @@ def test_quirks_of_another_type_are_refused_at_once(wrong: Any) -> None:
         OpenAIChatModel("gpt-test", api_key=KEY, quirks=wrong)
 
 
+@pytest.mark.parametrize("options", [{"reasoning_effort": 5}, {"parallel_tool_calls": 1}, {"seed": float("inf")}])
+def test_options_of_another_type_are_refused_at_once(options: dict[str, Any]) -> None:
+    [name] = options
+    with pytest.raises(ConfigError, match=rf"OpenAIChatModel\({name}=\.\.\.\) must be a "):
+        OpenAIChatModel("gpt-test", api_key=KEY, **options)
+
+
 async def test_stream_options_go_only_to_servers_that_know_them() -> None:
     assert "stream_options" not in await request_body(quirks=Quirks(stream_usage=False))
 

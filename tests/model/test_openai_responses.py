@@ -504,6 +504,11 @@ async def test_tools_of_openai_are_offered_beside_those_of_the_agent() -> None:
         ({"server_tools": [{"type": "mcp", "server_label": "x"}]}, '"require_approval": "never"'),
         ({"store": "yes"}, r"OpenAIResponsesModel\(store=\.\.\.\) must be a bool"),
         ({"temperature": "hot"}, "temperature=...\\) must be a number"),
+        ({"temperature": float("nan")}, "temperature=...\\) must be a number, not nan"),
+        ({"reasoning_effort": 5}, r"reasoning_effort=\.\.\.\) must be a str, not 5"),
+        ({"reasoning_summary": True}, r"reasoning_summary=\.\.\.\) must be a str, not True"),
+        ({"verbosity": ["low"]}, r"verbosity=\.\.\.\) must be a str"),
+        ({"parallel_tool_calls": "no"}, r"parallel_tool_calls=\.\.\.\) must be a bool"),
         ({"stop": ["x"]}, "'stop'"),
     ],
 )

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from math import isfinite
 from typing import TypedDict
 from urllib.parse import urlsplit
 
@@ -136,14 +137,20 @@ def check_option(value: object, kind: type, place: str, example: str) -> None:
         raise ConfigError(f"{place} must be a {kind.__name__}, as in {example}, not {value!r:.100}")
 
 
-def check_request_options(cls: str, options: Mapping[str, object], stop: object, formatter: object) -> None:
+def check_request_options(
+    cls: str, numbers: Mapping[str, object], stop: object, formatter: object, **texts: object
+) -> None:
     """Raise `ConfigError` for an option of a request that is neither left out nor what it must be.
 
-    `options` are those that must be numbers; the server knows best which numbers it takes.
+    The server knows best which numbers and words it takes.
     """
-    for name, value in options.items():
-        if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+    for name, value in numbers.items():
+        is_number = isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+        if value is not None and (not is_number or isinstance(value, bool)):
             raise ConfigError(f"{cls}({name}=...) must be a number, not {value!r:.100}")
+    for name, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise ConfigError(f"{cls}({name}=...) must be a str, not {value!r:.100}")
     is_list = isinstance(stop, Sequence) and all(isinstance(text, str) for text in stop)
     if stop is not None and not is_list:
         raise ConfigError(f"{cls}(stop=...) must be a str or a list of them, not {stop!r:.100}")
