@@ -173,7 +173,7 @@ def change_content(content: bytes, media_type: str, change: ChangeText) -> bytes
 
 
 def _encodings(content: bytes, media_type: str) -> Iterator[str]:
-    """Yield the encodings that a text may have, the likeliest first; the last one reads anything."""
+    """Yield the encodings that the bytes may have, the likeliest first; the last one reads anything."""
     if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         yield "utf-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
