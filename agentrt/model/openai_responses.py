@@ -103,15 +103,8 @@ class OpenAIResponsesModel(RemoteChatModel):
             **connection,
         )
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
-        check_request_options(
-            type(self).__name__,
-            numbers,
-            None,
-            formatter,
-            reasoning_effort=reasoning_effort,
-            reasoning_summary=reasoning_summary,
-            verbosity=verbosity,
-        )
+        texts = {"reasoning_effort": reasoning_effort, "reasoning_summary": reasoning_summary, "verbosity": verbosity}
+        check_request_options(type(self).__name__, numbers, None, formatter, **texts)
         check_option(
             parallel_tool_calls, bool, f"{type(self).__name__}(parallel_tool_calls=...)", "parallel_tool_calls=True"
         )
