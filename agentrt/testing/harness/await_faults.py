@@ -41,13 +41,15 @@ async def check_every_suspension(
     answer: Callable[[AgentState], ReplyInput] = approve,
     faults: Iterable[str] = FAULTS,
     at_least: int = 1,
+    every: int = 1,
 ) -> SuspensionReport:
     """Check that a conversation is whole and continues wherever it is cancelled, interrupted, left or failed by a part.
 
     `make` builds a new agent for each run, with new parts; tools that it gets from `log.watch(function)` are compared
     with what the state says of their calls. The inputs are sent one after the other, and `answer` answers for a reply
     that waits. The first run is left alone; then, for each fault, there is one run with it at the first place where it
-    can be, one with it at the second, and so on, until a run has no such place.
+    can be, one with it at the second, and so on, until a run has no such place. `every=3` tries the first place, the
+    fourth and so on, for a long conversation.
 
     After each run: every call in what is kept has one result, or waits; a reply has one end on record and at most one
     `REPLY_END`; no task and no generator is left; tools ran as their results say; a cancellation has left as one; and
@@ -59,7 +61,7 @@ async def check_every_suspension(
     """
     with silence_expected_errors():
         plan = ConversationPlan(make, inputs, structured_schema, answer)
-        return await run_with_every_fault(plan, faults, at_least)
+        return await run_with_every_fault(plan, faults, at_least, every)
 
 
 @contextmanager
@@ -73,7 +75,9 @@ def silence_expected_errors() -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-async def run_with_every_fault(plan: ConversationPlan, faults: Iterable[str], at_least: int = 1) -> SuspensionReport:
+async def run_with_every_fault(
+    plan: ConversationPlan, faults: Iterable[str], at_least: int = 1, every: int = 1
+) -> SuspensionReport:
     """Do what `check_every_suspension` promises."""
     undisturbed = FaultRun(plan)
     # What is broken without any fault would be reported again at every place.
@@ -86,7 +90,7 @@ async def run_with_every_fault(plan: ConversationPlan, faults: Iterable[str], at
         if undisturbed.agent.state_store is None and fault.name == "kill":
             continue  # nothing survives the process
         places = 0
-        for number in count(1):  # the first place where the fault can be, the second, and so on
+        for number in count(1, every):  # the places where the fault can be
             run = FaultRun(plan, fault, number)
             problem = await run.run()
             if problem:

@@ -85,6 +85,13 @@ async def test_a_tree_is_whole_after_any_fault_at_any_place(scene: Scene, fault:
     await check_every_suspension(make, faults=[fault])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["trio"])
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.__name__)
+async def test_a_tree_is_whole_on_trio_too(scene: Scene) -> None:
+    await check_every_suspension(lambda log: scene(Counter()), every=3)
+
+
 class Recording(InMemoryStateStore):
     """Keeps every state that was saved, and what had been done right before the next one was."""
 
