@@ -7,19 +7,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.postgres_server import PostgresServer
 from tests.runner.dbos import machines_run
 
+CONVERSATIONS = 12  # of three tool calls each
 FAULTS: list[Any] = [{"kill": 2.0}, {"freeze": 1.0}, {"cut": 0.5, "kill": 3.0}, {"restart": 3.0}]
 
 
-@pytest.fixture
-def own_server() -> Iterator[PostgresServer]:
+@pytest.fixture(scope="module")
+def server_of_all() -> Iterator[PostgresServer]:
     server = PostgresServer(connections=200)
     yield server
     server.close()
+
+
+@pytest.fixture
+def own_server(server_of_all: PostgresServer) -> PostgresServer:
+    """An empty server, which a test may stop and start again."""
+    with psycopg.connect(server_of_all.url, autocommit=True) as connection:
+        schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'agentrt%'").fetchall()
+        for (schema,) in schemas:
+            connection.execute(f'DROP SCHEMA "{schema}" CASCADE'.encode())
+    return server_of_all
 
 
 @pytest.mark.slow
@@ -28,10 +40,10 @@ async def test_no_effect_is_lost_and_none_is_repeated(tmp_path: Path, monkeypatc
     monkeypatch.setenv("KILL_TEST_LOG", "")
     monkeypatch.setenv("KILL_TEST_IDEMPOTENT", "")
     monkeypatch.setenv("KILL_TEST_TOOL_SECONDS", "0.5")
-    report = await machines_run.run(own_server, tmp_path, faults=faults, conversations=30)
+    report = await machines_run.run(own_server, tmp_path, faults=faults, conversations=CONVERSATIONS)
     log = (tmp_path / "workers.log").read_text()
     assert not report.problems, "\n".join([*report.problems, log[-3000:]])
-    assert (report.finished, report.results.total()) == (30, 90)
+    assert (report.finished, report.results.total()) == (CONVERSATIONS, 3 * CONVERSATIONS)
     assert report.kills > 0
     assert "ready: " in log
 
@@ -41,8 +53,8 @@ async def test_idempotent_tools_leave_nothing_unknown(tmp_path: Path, monkeypatc
     monkeypatch.setenv("KILL_TEST_LOG", "")
     monkeypatch.setenv("KILL_TEST_IDEMPOTENT", "")
     monkeypatch.setenv("KILL_TEST_TOOL_SECONDS", "0.5")
-    report = await machines_run.run(own_server, tmp_path, faults={"kill": 2.0}, conversations=30, idempotent=True)
+    report = await machines_run.run(own_server, tmp_path, faults={"kill": 2.0}, conversations=CONVERSATIONS, idempotent=True)
     log = (tmp_path / "workers.log").read_text()
     assert not report.problems, "\n".join([*report.problems, log[-3000:]])
-    assert report.results == {"success": 90}, log[-3000:]
+    assert report.results == {"success": 3 * CONVERSATIONS}, log[-3000:]
     assert report.kills > 0
