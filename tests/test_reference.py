@@ -2,8 +2,8 @@
 
 import re
 import zlib
-
-import pytest
+from functools import cache
+from pathlib import Path
 
 from agentrt import errors
 from scripts.finish_site import names_in
@@ -16,24 +16,36 @@ from tests.documents import NAVIGATION
 REFERENCE = FOLDER / "reference"
 
 
+@cache
+def files_of_the_site() -> dict[Path, str]:
+    return generated_files()
+
+
 def test_generated_files_are_those_that_the_code_makes():
-    files = generated_files()
+    files = files_of_the_site()
     changed = [str(path) for path, text in files.items() if path.read_text(encoding="utf-8") != text]
     assert not changed, "run `python3 dev.py docs`, and commit what it changes"
     assert set(REFERENCE.glob("modules/*.md")) <= set(files)
+
+
+def test_the_whole_text_has_all_pages_with_what_they_include():
+    text = llms_full_txt(files_of_the_site())
+    assert text.count("<!-- https://") == len(NAVIGATION)
+    assert "--8<--" not in text
+    assert text.count("# Architecture\n") == 1
+    assert "## Which file do I open?" in text
 
 
 def test_every_module_that_exports_names_has_a_page():
     assert not [module for module in MODULES if REFERENCE / page_of(module) not in NAVIGATION]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_the_page_of_a_module_lists_all_its_public_names(module):
-    text = (REFERENCE / page_of(module)).read_text(encoding="utf-8")
-    for public in public_names(module):
-        assert f"[`{public.name}`](" in text
-        home = (REFERENCE / page_of(public.home)).read_text(encoding="utf-8")
-        assert f"\n::: {public.home}.{public.name}\n" in home
+def test_the_page_of_a_module_lists_all_its_public_names():
+    texts = {module: (REFERENCE / page_of(module)).read_text(encoding="utf-8") for module in MODULES}
+    for module, text in texts.items():
+        for public in public_names(module):
+            assert f"[`{public.name}`](" in text
+            assert f"\n::: {public.home}.{public.name}\n" in texts[public.home]
 
 
 def test_every_event_has_a_section_with_an_example():
@@ -42,10 +54,10 @@ def test_every_event_has_a_section_with_an_example():
     assert sorted(re.findall(r"^### (.*)$", text, re.MULTILINE)) == sorted(types)
 
 
-@pytest.mark.parametrize("event_class", event_classes())
-def test_the_example_of_an_event_can_be_read_back(event_class):
-    event = example_of(event_class)
-    assert event_class.from_json(event.to_json()) == event
+def test_the_example_of_an_event_can_be_read_back():
+    for event_class in event_classes():
+        event = example_of(event_class)
+        assert event_class.from_json(event.to_json()) == event
 
 
 def test_every_error_has_a_section_with_a_remedy():
@@ -58,11 +70,3 @@ def test_a_sphinx_inventory_gives_the_names_of_the_site():
     lines = b"agentrt.Agent py:class 1 a/#$ -\nagentrt.agent.Agent py:class 1 a/#$ -\n"
     head = b"# Sphinx inventory version 2\n# Project: agentrt\n# Version: 0\n# The rest is compressed using zlib.\n"
     assert names_in(head + zlib.compress(lines)) == {"agentrt.Agent", "agentrt.agent.Agent"}
-
-
-def test_the_whole_text_has_all_pages_with_what_they_include():
-    text = llms_full_txt(generated_files())
-    assert text.count("<!-- https://") == len(NAVIGATION)
-    assert "--8<--" not in text
-    assert text.count("# Architecture\n") == 1
-    assert "## Which file do I open?" in text

@@ -66,17 +66,25 @@ class Source:
         return f"{package}.{rest.partition('.')[0]}" if package == "agentrt" and rest else package
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def functions(self) -> list[Function]:
-        return [node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS)]
+        return [node for node in self.nodes if isinstance(node, FUNCTIONS)]
+
+    @cached_property
+    def tokens(self) -> list[tokenize.TokenInfo]:
+        return list(tokenize.generate_tokens(io.StringIO(self.text).readline))
 
     @cached_property
     def code_lines(self) -> int:
         """The number of lines with code on them: no docstrings, no comments, no empty lines."""
         lines: set[int] = set()
-        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+        for token in self.tokens:
             if token.type not in _LAYOUT_TOKENS:
                 lines.update(range(token.start[0], token.end[0] + 1))
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, (*FUNCTIONS, ast.ClassDef, ast.Module)) and ast.get_docstring(node, clean=False):
                 docstring = node.body[0]
                 lines.difference_update(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
@@ -85,8 +93,7 @@ class Source:
     @cached_property
     def comments(self) -> int:
         """The number of comments that say something to a reader; one behind a `noqa` counts, the `noqa` does not."""
-        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
-        comments = [token.string.lstrip("#") for token in tokens if token.type == tokenize.COMMENT]
+        comments = [token.string.lstrip("#") for token in self.tokens if token.type == tokenize.COMMENT]
         return sum(any(not DIRECTIVE.match(part) for part in comment.split("#")) for comment in comments)
 
     def place(self, node: Function) -> str:
@@ -182,7 +189,7 @@ def one_caller_share(sources: Sequence[Source]) -> Figure:
     count, places = 0, []
     for source in sources:
         uses = Counter(
-            node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+            node.id for node in source.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         )
         for node in source.tree.body:
             if isinstance(node, FUNCTIONS):
@@ -226,7 +233,7 @@ def comments_per_thousand(sources: Sequence[Source]) -> Figure:
 def any_per_thousand(sources: Sequence[Source]) -> Figure:
     """Return how often `Any` stands in a thousand lines of code."""
     uses = {
-        source.path.name: sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(source.tree))
+        source.path.name: sum(isinstance(node, ast.Name) and node.id == "Any" for node in source.nodes)
         for source in sources
     }
     lines = sum(source.code_lines for source in sources)
@@ -239,7 +246,7 @@ def foreign_private_accesses(sources: Sequence[Source]) -> Figure:
     places = [
         f"{source.path.name}:{node.lineno} {ast.unparse(node)}"
         for source in sources
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Attribute) and _is_private(node.attr) and not _is_own(node.value)
     ]
     return Figure(len(places), places)
@@ -267,14 +274,14 @@ def module_state(sources: Sequence[Source]) -> Figure:
     What a `ContextVar` holds belongs to the task that set it, and is not counted; a table that is only read is not
     state.
     """
-    places = [f"{source.module}.{name}" for source in sources for name in sorted(_changing_names(source.tree))]
+    places = [f"{source.module}.{name}" for source in sources for name in sorted(_changing_names(source))]
     return Figure(len(places), places)
 
 
-def _changing_names(tree: ast.Module) -> set[str]:
-    names = {name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names}
-    top_level = set(_top_level_names(tree))
-    for function in (node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)):
+def _changing_names(source: Source) -> set[str]:
+    names = {name for node in source.nodes if isinstance(node, ast.Global) for name in node.names}
+    top_level = set(_top_level_names(source.tree))
+    for function in source.functions:
         local = {
             node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
@@ -313,7 +320,7 @@ def circles(sources: Sequence[Source]) -> Figure:
     rooms = {source.module: source.room for source in sources}
     imports: defaultdict[str, set[str]] = defaultdict(set)
     for source in sources:
-        for name in _imported_names(source.tree):
+        for name in _imported_names(source):
             # What is imported is a module or a name in one.
             room = rooms.get(name) or rooms.get(name.rpartition(".")[0])
             if room is not None and room != source.room:
@@ -324,8 +331,8 @@ def circles(sources: Sequence[Source]) -> Figure:
     return Figure(len(places), places)
 
 
-def _imported_names(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _imported_names(source: Source) -> Iterator[str]:
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
