@@ -1,14 +1,16 @@
-"""Both event loops for every async test, and a gate: a test that leaves something behind fails."""
+"""The event loops of async tests, and a gate: a test that leaves something behind fails."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import AsyncGeneratorType
+from typing import Any
 
 import anyio
 import pytest
@@ -17,7 +19,10 @@ from hypothesis import HealthCheck, settings
 
 # A busy machine is not a failure of what is tested. The examples are the same in every run, so that none fails by
 # chance; `--hypothesis-profile=searching` tries others.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+# Tests with more than the usual examples say so themselves, and `.ci/run` tries five times as many of all.
+settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=25
+)
 settings.register_profile("searching", settings.get_profile("unhurried"), derandomize=False)
 settings.load_profile("unhurried")
 
@@ -29,14 +34,50 @@ os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix) / "bytecode"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.more_examples", "tests.time_limit"]
+pytest_plugins = ["tests.budgets", "tests.more_examples", "tests.time_limit"]
 
+TESTS = Path(__file__).parent
 FILES = Path("/proc/self/fd")
 
+# Where the event loop is what is tested: each async test runs on both.
+BOTH_LOOPS = ("chain", "concurrency", "conversation", "loop", "model/remote", "runner")
+# Where a library, or a server in a thread of its own, leaves no choice.
+ASYNCIO_ALONE = ("runner/dbos", "serving/studio", "serving/test_server.py")
 
-@pytest.fixture(params=["asyncio", "trio"])
-def anyio_backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+_TRIO_TESTS = pytest.StashKey[dict[Path, str]]()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the event loops of an async test: both in some folders; elsewhere trio for one test of each file.
+
+    That one is the first without parameters. The others run on trio when `-m` asks for them: `-m trio_too`.
+    """
+    path, name = metafunc.definition.path, metafunc.definition.nodeid
+    marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "anyio_backend" not in metafunc.fixturenames or "anyio_backend" in marks or TESTS not in path.parents:
+        return
+    loops: list[Any] = ["asyncio"]
+    on_trio = metafunc.config.stash.setdefault(_TRIO_TESTS, {})
+    if _lies_in(path, BOTH_LOOPS) or (not marks and on_trio.setdefault(path, name) == name):
+        loops += ["trio"]
+    elif "trio_too" in metafunc.config.option.markexpr:
+        loops += [pytest.param("trio", marks=pytest.mark.trio_too)]
+    metafunc.parametrize("anyio_backend", loops[:1] if _lies_in(path, ASYNCIO_ALONE) else loops)
+
+
+def _lies_in(path: Path, places: Sequence[str]) -> bool:
+    return any(path == TESTS / place or TESTS / place in path.parents for place in places)
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of tests, and the modules they import, stay to the end: no collection needs to look at them again.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -138,4 +179,4 @@ def _target(link: Path) -> str | None:
 
 
 def pytest_report_header() -> str:
-    return f"python {sys.version.split()[0]}, both event loops"
+    return f"python {sys.version.split()[0]}, on asyncio and trio"

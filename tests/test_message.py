@@ -455,6 +455,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise([0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)])]
 
 
+@settings(max_examples=100)
 @given(st.binary(max_size=50), st.lists(st.integers(0, 50), max_size=5))
 def test_data_that_was_encoded_piece_by_piece_is_joined_as_bytes(data, cuts):
     deltas = [DataBlockDeltaEvent("r", "b", "image/png", encoded(piece)) for piece in pieces(data, cuts)]
@@ -462,6 +463,7 @@ def test_data_that_was_encoded_piece_by_piece_is_joined_as_bytes(data, cuts):
     assert message.content == [DataBlock(Base64Source(encoded(data), "image/png"), "a.png", "b")]
 
 
+@settings(max_examples=100)
 @given(st.binary(max_size=50), st.lists(st.integers(0, 50), max_size=5))
 def test_a_tools_data_is_joined_as_bytes_too(data, cuts):
     start = ToolResultStartEvent("r", "1", "f")
@@ -559,6 +561,7 @@ def test_waiting_call_says_for_whose_answer(cls, state):
     assert [block.state for block in message.content] == [ToolCallState.PENDING, state]
 
 
+@settings(max_examples=100)
 @given(st.lists(st.builds(ChatUsage, *[st.integers(0, 9)] * 4, st.booleans()), min_size=1, max_size=4))
 def test_usage_adds_up(usages):
     message = built(
@@ -579,6 +582,7 @@ def test_usage_adds_up(usages):
     assert message.usage.estimated == any(each.estimated for each in usages)
 
 
+@settings(max_examples=100)
 @given(st.lists(st.builds(ChatUsage, *[st.integers(0, 9)] * 4, st.booleans(), st.booleans()), min_size=1, max_size=4))
 def test_replayed_usage_is_in_no_sum(usages):
     events = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
@@ -239,6 +239,7 @@ def histories(draw: Any) -> list[Msg]:
     return messages
 
 
+@settings(max_examples=100)
 @given(histories(), st.lists(st.lists(BLOCK_SIZES, min_size=1, max_size=3), max_size=8), st.booleans())
 def test_every_request_is_well_formed(history, rounds, fails):
     calls = [[call(f"r{n}-{k}", "say", size=size) for k, size in enumerate(sizes)] for n, sizes in enumerate(rounds)]
@@ -257,6 +258,7 @@ def test_every_request_is_well_formed(history, rounds, fails):
     check_well_formed(agent.state.context)
 
 
+@settings(max_examples=100)
 @given(histories())
 def test_what_is_left_of_a_history_is_well_formed(history):
     agent = agent_with(Model([]), context=history)
