@@ -307,8 +307,11 @@ def _title(description: _LayerDescription | _MiddlewareDescription) -> str:
 
 def _mermaid_lines(description: _Description, prefix: str) -> list[str]:
     """Return the lines of the diagram; the prefix keeps the nodes of children apart."""
-    lines = []
+    lines, direct = [], []
     for hook in description["hooks"]:
+        if not hook["layers"]:
+            direct.append(hook["hook"])
+            continue
         name = f"{prefix}{hook['hook']}"
         nodes = []
         for depth, layer in enumerate(hook["layers"], 1):
@@ -319,6 +322,8 @@ def _mermaid_lines(description: _Description, prefix: str) -> list[str]:
         lines += [f'    {node}["{label}"]' for node, label in nodes]
         lines += [f"    {outer[0]} --> {inner[0]}" for outer, inner in pairwise(nodes)]
         lines.append("  end")
+    if direct:
+        lines.append(f'  {prefix}direct["No layer, the core is called directly:<br/>{"<br/>".join(direct)}"]')
     for observed in description["observers"]:
         name = f"{prefix}{observed['hook']}"
         lines.append(f'  subgraph {name}["{observed["hook"]}: observers"]')

@@ -152,6 +152,14 @@ def test_mermaid_labels_layers_with_location_and_tools() -> None:
     assert '"Tools of Tools: search, fetch"' in text
 
 
+def test_mermaid_names_hooks_without_a_layer_in_one_box() -> None:
+    chains = compile_with(Outer("1"))
+    *_, direct = explain(chains, "assistant", CORES, {}).splitlines()
+    diagram = explain(chains, "assistant", CORES, {}, "mermaid")
+    assert f'direct["{direct.replace(": ", ":<br/>").replace(", on_", "<br/>on_")}"]' in diagram
+    assert not [name for name in direct.partition(": ")[2].split(", ") if f"subgraph {name}" in diagram]
+
+
 def test_mermaid_escapes_markup() -> None:
     assert '["Prompt [prompts &amp; &lt;more>]<br/>' in explain_as("mermaid")
 
