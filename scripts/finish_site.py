@@ -6,14 +6,16 @@ from pathlib import Path
 
 from scripts.reference import generated_files
 from scripts.reference.modules import MODULES, public_names
-from scripts.reference.site_map import llms_full_txt
+from scripts.reference.site_map import llms_full_txt, llms_txt
 
 SITE = Path(__file__).resolve().parents[1] / "site"
 
 
 def main() -> str | None:
     """Return what is wrong, `None` if nothing is."""
-    (SITE / "llms-full.txt").write_text(llms_full_txt(generated_files()), encoding="utf-8")
+    generated = generated_files()
+    (SITE / "llms.txt").write_text(llms_txt(generated), encoding="utf-8")
+    (SITE / "llms-full.txt").write_text(llms_full_txt(generated), encoding="utf-8")
     listed = names_in((SITE / "objects.inv").read_bytes())
     public = [f"{name.module}.{name.name}" for module in MODULES for name in public_names(module)]
     missing = [name for name in public if name not in listed]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scripts.reference import events, hooks, models, modules, site_map, state
+from scripts.reference import events, hooks, models, modules, state
 
 __all__ = ["FOLDER", "generated_files"]
 
@@ -13,5 +13,4 @@ FOLDER = ROOT / "docs"
 def generated_files() -> dict[Path, str]:
     """Return the text of each generated file."""
     pages = {**modules.pages(), **events.pages(), **hooks.pages(), **models.pages(), **state.pages()}
-    files = {FOLDER / "reference" / name: text for name, text in pages.items()}
-    return {**files, FOLDER / "llms.txt": site_map.llms_txt(files)}
+    return {FOLDER / "reference" / name: text for name, text in pages.items()}
