@@ -19,7 +19,8 @@ PAGES = sorted(
 )
 
 _CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-SITE, REPOSITORY = (re.findall(rf"^{key}: (.*)$", _CONFIG, re.MULTILINE)[0] for key in ("site_url", "repo_url"))
+SITE = re.findall(r"^site_url: (.*)$", _CONFIG, re.MULTILINE)[0]
+REPOSITORY = "https://github.com/agentrt/agentrt"
 NAVIGATION = [ROOT / "docs" / name for name in re.findall(r"[\w/.-]+\.md$", _CONFIG, re.MULTILINE)]
 
 # A block of Python, and the block of text right after it, if any: what the program prints.
@@ -83,18 +84,11 @@ def links_of(page: Path) -> list[tuple[Path, str]]:
     links = []
     for target in re.findall(r"\]\(([^()\s]*)\)", _without_blocks(page)):
         path, _, anchor = target.partition("#")
-        if path.startswith(SITE):
-            links.append((_page_at(path.removeprefix(SITE)), anchor))
-        elif match := re.match(rf"{REPOSITORY}/(?:blob|tree)/main/(.*)", path):
+        if match := re.match(rf"{REPOSITORY}/(?:blob|tree)/main/(.*)", path):
             links.append((ROOT / match[1], anchor))
         elif ":" not in path:
             links.append((page.parent / path if path else page, anchor))
     return links
-
-
-def _page_at(path: str) -> Path:
-    page = ROOT / "docs" / path.strip("/")
-    return page / "index.md" if page.is_dir() else page.with_name(f"{page.name}.md")
 
 
 def _without_blocks(page: Path) -> str:

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 import agentrt
 import agentrt_middleware
 import dev
-from tests.documents import REPOSITORY, SITE
+from tests.documents import REPOSITORY
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -126,7 +126,17 @@ def test_wheel_metadata_tells_who_wrote_it_and_where_it_lives(wheel: Path) -> No
 
     assert metadata["Author"] == "The agentrt authors"
     assert set(urls) == {"Changelog", "Documentation", "Homepage", "Issues"}
-    assert all(url.startswith((REPOSITORY, SITE)) for url in urls.values())
+    assert all(url.startswith(REPOSITORY) for url in urls.values())
+
+
+def test_links_of_the_readme_are_absolute_on_the_package_index(wheel: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    description = str(metadata_of(wheel).get_payload())
+    paths = re.findall(r"\]\(([^)]*)\)", readme)
+
+    assert paths
+    assert re.findall(r"\]\(([^)]*)\)", description) == [f"{REPOSITORY}/blob/main/{path}" for path in paths]
+    assert "```mermaid" not in description
 
 
 def test_classifiers_are_those_that_the_index_knows(wheel: Path) -> None:
