@@ -1,13 +1,18 @@
-"""Finish the site in `site/`: check that its reference has every public name, and add the text of all pages."""
+"""Finish the site in `site/`: check that its reference has every public name and that no page asks another server for
+anything, and add the text of all pages.
+"""
 
+import re
 import sys
 import zlib
+from html.parser import HTMLParser
 from pathlib import Path
 
 from scripts.reference import generated_files
 from scripts.reference.modules import MODULES, public_names
 from scripts.reference.site_map import llms_full_txt, llms_txt
 
+_FOREIGN_IN_CSS = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]*)")
 SITE = Path(__file__).resolve().parents[1] / "site"
 
 
@@ -19,13 +24,51 @@ def main() -> str | None:
     listed = names_in((SITE / "objects.inv").read_bytes())
     public = [f"{name.module}.{name.name}" for module in MODULES for name in public_names(module)]
     missing = [name for name in public if name not in listed]
-    return f"the reference lacks {', '.join(missing)}" if missing else None
+    if missing:
+        return f"the reference lacks {', '.join(missing)}"
+    foreign = [
+        f"{page.relative_to(SITE)}: {found}"
+        for page in SITE.rglob("*.html")
+        for found in foreign_resources(page.read_text(encoding="utf-8"))
+    ]
+    foreign += [
+        f"{sheet.relative_to(SITE)}: {address}"
+        for sheet in SITE.rglob("*.css")
+        for address in _FOREIGN_IN_CSS.findall(sheet.read_text(encoding="utf-8"))
+    ]
+    return "\n".join(["pages load from other servers:", *foreign]) if foreign else None
 
 
 def names_in(inventory: bytes) -> set[str]:
     """Return the names in an inventory of Sphinx's second format: four lines of text, then compressed lines."""
     compressed = inventory.split(b"\n", 4)[4]
     return {line.split()[0] for line in zlib.decompress(compressed).decode().splitlines()}
+
+
+def foreign_resources(html: str) -> list[str]:
+    """Return what a browser that opens this page loads from other servers, links that are only followed excepted."""
+    finder = _ResourceFinder()
+    # Few tags may be meant, and parsing whole pages takes seconds.
+    finder.feed("".join(re.findall(r'<[a-z][^<>]*(?://|mermaid|"source")[^<>]*>', html)))
+    return finder.found
+
+
+class _ResourceFinder(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = {name: value or "" for name, value in attrs}
+        addresses = [attributes[name] for name in ("src", "srcset", "poster", "data") if name in attributes]
+        if tag == "link" and attributes.get("rel") not in ("alternate", "canonical", "next", "prev"):
+            addresses.append(attributes.get("href", ""))
+        self.found += [address for address in addresses if re.match(r"(https?:)?//", address)]
+        # The theme's program loads Mermaid from a CDN, and asks GitHub about the repository.
+        if "mermaid" in attributes.get("class", "").split():
+            self.found.append("Mermaid")
+        if attributes.get("data-md-component") == "source":
+            self.found.append("the repository's figures")
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ PAGES = sorted(
     ]
 )
 
-_CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-SITE = re.findall(r"^site_url: (.*)$", _CONFIG, re.MULTILINE)[0]
+CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+SITE = re.findall(r"^site_url: (.*)$", CONFIG, re.MULTILINE)[0]
 REPOSITORY = "https://github.com/agentrt/agentrt"
-NAVIGATION = [ROOT / "docs" / name for name in re.findall(r"[\w/.-]+\.md$", _CONFIG, re.MULTILINE)]
+NAVIGATION = [ROOT / "docs" / name for name in re.findall(r"[\w/.-]+\.md$", CONFIG, re.MULTILINE)]
 
 # A block of Python, and the block of text right after it, if any: what the program prints.
 _PROGRAM = re.compile(

@@ -13,7 +13,7 @@ import pytest
 from agentrt import middleware
 from agentrt.console.cli import main
 from agentrt.hooks import HOOKS, MiddlewareBase
-from tests.documents import NAVIGATION, PAGES, ROOT, SITE, all_programs, anchors_of, links_of, programs_of
+from tests.documents import CONFIG, NAVIGATION, PAGES, ROOT, SITE, all_programs, anchors_of, links_of, programs_of
 from tests.documents import name_of as name_of_page
 from tests.program_runner import open_program_runner
 
@@ -154,6 +154,13 @@ def test_the_readme_is_short_and_begins_with_two_commands():
 
 def test_navigation_names_each_page_of_the_site_once():
     assert sorted(NAVIGATION) == [page for page in PAGES if DOCS in page.parents]
+
+
+def test_navigation_names_no_page_as_another_one_or_its_section():
+    for section in re.split(r"^  - ", CONFIG[CONFIG.index("\nnav:") :], flags=re.MULTILINE)[1:]:
+        assert not [name for name in re.findall(r"^ +- (\S+\.md)$", section, re.MULTILINE) if "index.md" not in name]
+        titles = re.findall(r"^ +- (.*?):(?: |$)", section, re.MULTILINE)
+        assert sorted(titles) == sorted(set(titles))
 
 
 def test_readme_and_catalogue_list_all_shipped_middlewares():

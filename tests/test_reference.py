@@ -5,11 +5,14 @@ import zlib
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from agentrt import errors
-from scripts.finish_site import names_in
+from scripts.finish_site import foreign_resources, names_in
 from scripts.reference import FOLDER, generated_files
 from scripts.reference.events import event_classes, example_of
 from scripts.reference.modules import MODULES, page_of, public_names
+from scripts.reference.pictures import draw_chains
 from scripts.reference.site_map import llms_full_txt
 from tests.documents import NAVIGATION
 
@@ -70,3 +73,24 @@ def test_a_sphinx_inventory_gives_the_names_of_the_site():
     lines = b"agentrt.Agent py:class 1 a/#$ -\nagentrt.agent.Agent py:class 1 a/#$ -\n"
     head = b"# Sphinx inventory version 2\n# Project: agentrt\n# Version: 0\n# The rest is compressed using zlib.\n"
     assert names_in(head + zlib.compress(lines)) == {"agentrt.Agent", "agentrt.agent.Agent"}
+
+
+@pytest.mark.parametrize(
+    ("html", "found"),
+    [
+        ('<script src="https://cdn.example/a.js"></script>', ["https://cdn.example/a.js"]),
+        ('<link rel="stylesheet" href="//fonts.example/a.css">', ["//fonts.example/a.css"]),
+        ('<pre class="mermaid"><code>flowchart LR</code></pre>', ["Mermaid"]),
+        ('<a href="https://code.example" data-md-component="source">code</a>', ["the repository's figures"]),
+        ('<a href="https://a.example">a</a><link rel="canonical" href="https://b.example"><img src="c.svg">', []),
+    ],
+)
+def test_what_a_page_loads_from_other_servers_is_found(html, found):
+    assert foreign_resources(html) == found
+
+
+def test_a_picture_shows_every_layer_in_both_colour_schemes():
+    description = {"hooks": [{"hook": "on_x", "wraps": "a", "layers": [{"class": "Outer"}, {"class": "<In>"}]}]}
+    picture = draw_chains(description)
+    assert picture.count('class="layer"') == 2
+    assert all(text in picture for text in (">on_x<", ">Outer<", ">&lt;In&gt;<", "prefers-color-scheme: dark"))

@@ -1,8 +1,8 @@
-"""The pages of the reference that are made from the code; `python -m scripts.reference` writes them."""
+"""The pages of the reference and the pictures, made from the code; `python -m scripts.reference` writes them."""
 
 from pathlib import Path
 
-from scripts.reference import events, hooks, models, modules, state
+from scripts.reference import events, hooks, models, modules, pictures, state
 
 __all__ = ["FOLDER", "generated_files"]
 
@@ -13,4 +13,4 @@ FOLDER = ROOT / "docs"
 def generated_files() -> dict[Path, str]:
     """Return the text of each generated file."""
     pages = {**modules.pages(), **events.pages(), **hooks.pages(), **models.pages(), **state.pages()}
-    return {FOLDER / "reference" / name: text for name, text in pages.items()}
+    return {**{FOLDER / "reference" / name: text for name, text in pages.items()}, **pictures.pictures()}
