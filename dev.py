@@ -2,8 +2,8 @@
 
 usage: python3 dev.py JOB [--] [ARGUMENTS]
 
-  demo    run examples/quickstart.py, and without arguments examples/killed_worker.py as well; with --serve, serve
-          examples/serve/app.py, by the other arguments of `agentrt serve`
+  demo    run compiled_chains.py, killed_worker.py and quickstart.py of examples/; with arguments, the last one alone;
+          with --serve, serve examples/serve/app.py, by the other arguments of `agentrt serve`
   test    run the tests; arguments go to pytest
   check   lint, formatting, types and the direction of imports
   bench   run the benchmarks; arguments go to benchmarks/run.py, or with --peers to benchmarks/peers
@@ -89,8 +89,11 @@ def demo(arguments: list[str]) -> int:
     if "--serve" in arguments:
         rest = [argument for argument in arguments if argument != "--serve"]
         return run(python(), ROOT / "examples" / "serve" / "app.py", *rest, cwd=None)
-    code = run(python(), ROOT / "examples" / "quickstart.py", *arguments, cwd=None)
-    return code if code or arguments else run(python(), ROOT / "examples" / "killed_worker.py")
+    for name in () if arguments else ("compiled_chains.py", "killed_worker.py"):
+        if code := run(python(), ROOT / "examples" / name):
+            return code
+        print(flush=True)
+    return run(python(), ROOT / "examples" / "quickstart.py", *arguments, cwd=None)
 
 
 def test(arguments: list[str]) -> int:

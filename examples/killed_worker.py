@@ -44,6 +44,15 @@ tools = [FunctionTool(measure, idempotent=True)]
 agent = Agent("assistant", "You measure.", ScriptedChatModel([next_step] * 100), tools=tools)
 
 
+def show(text: str, style: str) -> None:
+    try:
+        from rich.console import Console
+    except ImportError:  # the same words, without colours
+        print(text, flush=True)
+    else:
+        Console(highlight=False, emoji=False, soft_wrap=True).print(text, style=style, markup=False)
+
+
 def work(database: str) -> None:
     """Be a worker, as the process of the command `agentrt worker` is."""
     with redirect_stderr(sys.stdout):
@@ -63,9 +72,9 @@ async def main(database: str, worker: multiprocessing.Process) -> None:
             if isinstance(event, ReplyResumedEvent) and len(event.blocks) >= 2:
                 break  # one call has its result, and the next one begins
         worker.kill()  # with SIGKILL: it can save nothing more
-        print("killed the worker in the middle of the reply", flush=True)
+        show("killed the worker in the middle of the reply", "red")
         message = await handle.result()
-        print(message.get_text_content())
+        show(message.get_text_content() or "", "green")
         await runner.drain()
         state = await store.load("weather")
         assert state is not None
@@ -74,6 +83,7 @@ async def main(database: str, worker: multiprocessing.Process) -> None:
 
 
 if __name__ == "__main__":
+    show("A worker is killed, and another one finishes its reply", "bold")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         # On Linux a copy of this process, which imports nothing again.

@@ -27,6 +27,11 @@ EXPECTED_OUTPUT = {
         r"  \[1\] docs/how-to/test-agents\.md: .*\n\n> How are tokens counted.*"
         r"  \[\d+\] docs/middlewares/rate-limit\.md: .*\n"
     ),
+    "compiled_chains.py": (
+        r"(?s)Agent 'assistant': the chains, .*  1\. RetryMiddleware .*  2\. RateLimitMiddleware .*"
+        r"\nA wrong order: .*\nrefused: RetryMiddleware must wrap .*: put RetryMiddleware before RateLimitMiddleware\n"
+        r"\nA stream that breaks, .*\nPARIS IS COLD AND \nwithdrawn, and asked again: Transient\nPARIS IS SUNNY\.\n"
+    ),
     "custom_agent.py": (
         r"parrot: Hello there! Hello there!\n\(Hello there! Hello there! Thank you\.\)\n\['Hello there!'\]\n"
     ),
@@ -48,6 +53,7 @@ EXPECTED_OUTPUT = {
         r"  1\. ActingHookMiddleware  agentrt\.agent\.hook_middleware:\d+\n"
     ),
     "killed_worker.py": (
+        r"A worker is killed, and another one finishes its reply\n"
         r"agentrt worker: ready: (\S+) works on .*\n"
         r"(this process: waiting: \1 works on .*\n)?killed the worker in the middle of the reply\n"
         r"this process: taking over reply demo of session 'weather' from \1\n"
@@ -151,6 +157,22 @@ def test_an_example_runs_and_prints_what_it_should(name: str, tmp_path: Path) ->
     assert finished.returncode == 0, finished.stderr
     assert not finished.stderr
     assert re.fullmatch(EXPECTED_OUTPUT[name], finished.stdout), finished.stdout
+
+
+def test_the_first_screen_of_the_demo_is_in_colour(tmp_path: Path) -> None:
+    finished = run(EXAMPLES / "compiled_chains.py", cwd=tmp_path, FORCE_COLOR="1", TERM="xterm-256color")
+
+    assert "\x1b[31mrefused: RetryMiddleware must wrap" in finished.stdout, finished.stderr
+    plain = re.sub(r"\x1b\[[\d;]*m", "", finished.stdout)
+    assert re.fullmatch(EXPECTED_OUTPUT["compiled_chains.py"], plain)
+
+
+def test_the_first_screen_of_the_demo_is_plain_without_rich(tmp_path: Path) -> None:
+    (tmp_path / "rich.py").write_text("raise ImportError")
+    places = os.pathsep.join(map(str, [tmp_path, ROOT, ROOT / "middleware"]))
+    finished = run(EXAMPLES / "compiled_chains.py", cwd=tmp_path, FORCE_COLOR="1", PYTHONPATH=places)
+
+    assert re.fullmatch(EXPECTED_OUTPUT["compiled_chains.py"], finished.stdout), finished.stderr
 
 
 @pytest.fixture
