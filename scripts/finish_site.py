@@ -1,7 +1,8 @@
 """Finish the site in `site/`: check that its reference has every public name and that no page asks another server for
-anything, and add the text of all pages.
+anything, lead links to other files of the repository there, and add the text of all pages.
 """
 
+import os
 import re
 import sys
 import zlib
@@ -13,7 +14,9 @@ from scripts.reference.modules import MODULES, public_names
 from scripts.reference.site_map import llms_full_txt, llms_txt
 
 _FOREIGN_IN_CSS = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]*)")
-SITE = Path(__file__).resolve().parents[1] / "site"
+ROOT = Path(__file__).resolve().parents[1]
+SITE = ROOT / "site"
+REPOSITORY = "https://github.com/agentrt/agentrt"
 
 
 def main() -> str | None:
@@ -21,6 +24,10 @@ def main() -> str | None:
     generated = generated_files()
     (SITE / "llms.txt").write_text(llms_txt(generated), encoding="utf-8")
     (SITE / "llms-full.txt").write_text(llms_full_txt(generated), encoding="utf-8")
+    for page in SITE.rglob("*.html"):
+        html = page.read_text(encoding="utf-8")
+        if (led := lead_to_repository(html, page)) != html:
+            page.write_text(led, encoding="utf-8")
     listed = names_in((SITE / "objects.inv").read_bytes())
     public = [f"{name.module}.{name.name}" for module in MODULES for name in public_names(module)]
     missing = [name for name in public if name not in listed]
@@ -43,6 +50,19 @@ def names_in(inventory: bytes) -> set[str]:
     """Return the names in an inventory of Sphinx's second format: four lines of text, then compressed lines."""
     compressed = inventory.split(b"\n", 4)[4]
     return {line.split()[0] for line in zlib.decompress(compressed).decode().splitlines()}
+
+
+def lead_to_repository(html: str, page: Path) -> str:
+    """Return the page with absolute links to the files that are in a clone and not in the site."""
+
+    def absolute(match: re.Match[str]) -> str:
+        target = Path(os.path.normpath(page.parent / match[1]))
+        if target.is_relative_to(SITE) or not target.is_relative_to(ROOT):
+            return match[0]
+        kind = "tree" if target.is_dir() else "blob"
+        return f'href="{REPOSITORY}/{kind}/main/{target.relative_to(ROOT).as_posix()}'.removesuffix("/.")
+
+    return re.sub(r'href="(\.\./[^"#]*)', absolute, html)
 
 
 def foreign_resources(html: str) -> list[str]:

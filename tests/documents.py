@@ -80,13 +80,11 @@ def anchors_of(page: Path) -> set[str]:
 
 
 def links_of(page: Path) -> list[tuple[Path, str]]:
-    """Return the file and the anchor of each link to a page or file of this repository, relative or absolute."""
+    """Return the file and the anchor of each relative link."""
     links = []
     for target in re.findall(r"\]\(([^()\s]*)\)", _without_blocks(page)):
         path, _, anchor = target.partition("#")
-        if match := re.match(rf"{REPOSITORY}/(?:blob|tree)/main/(.*)", path):
-            links.append((ROOT / match[1], anchor))
-        elif ":" not in path:
+        if ":" not in path:
             links.append((page.parent / path if path else page, anchor))
     return links
 

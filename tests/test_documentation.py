@@ -13,7 +13,18 @@ import pytest
 from agentrt import middleware
 from agentrt.console.cli import main
 from agentrt.hooks import HOOKS, MiddlewareBase
-from tests.documents import CONFIG, NAVIGATION, PAGES, ROOT, SITE, all_programs, anchors_of, links_of, programs_of
+from tests.documents import (
+    CONFIG,
+    NAVIGATION,
+    PAGES,
+    REPOSITORY,
+    ROOT,
+    SITE,
+    all_programs,
+    anchors_of,
+    links_of,
+    programs_of,
+)
 from tests.documents import name_of as name_of_page
 from tests.program_runner import open_program_runner
 
@@ -95,17 +106,15 @@ def test_links_between_pages_lead_somewhere():
             assert not anchor or anchor in anchors_of(target), f"{page}: {target}#{anchor}"
 
 
-def test_pages_of_the_site_link_to_no_file_outside_of_it():
-    for page in PAGES:
-        if DOCS in page.parents:
-            relative = re.findall(r"\]\((\.\.?/[^()\s#]*)", page.read_text(encoding="utf-8"))
-            assert not [path for path in relative if DOCS not in (page.parent / path).resolve().parents], page
-
-
 def test_links_of_the_readme_are_relative():
     links = re.findall(r"\]\(([^()\s]*)\)", README.read_text(encoding="utf-8"))
     assert links
     assert not [link for link in links if ":" in link]
+
+
+def test_links_to_files_of_the_repository_are_relative():
+    for page in PAGES:
+        assert not re.search(rf"{REPOSITORY}/(?:blob|tree)/", page.read_text(encoding="utf-8")), page
 
 
 def test_nothing_leads_to_the_site_before_it_is_published():

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from agentrt import errors
-from scripts.finish_site import foreign_resources, names_in
+from scripts.finish_site import SITE, foreign_resources, lead_to_repository, names_in
 from scripts.reference import FOLDER, generated_files
 from scripts.reference.events import event_classes, example_of
 from scripts.reference.modules import MODULES, page_of, public_names
 from scripts.reference.pictures import draw_chains
 from scripts.reference.site_map import llms_full_txt
-from tests.documents import NAVIGATION
+from tests.documents import NAVIGATION, REPOSITORY
 
 REFERENCE = FOLDER / "reference"
 
@@ -73,6 +73,16 @@ def test_a_sphinx_inventory_gives_the_names_of_the_site():
     lines = b"agentrt.Agent py:class 1 a/#$ -\nagentrt.agent.Agent py:class 1 a/#$ -\n"
     head = b"# Sphinx inventory version 2\n# Project: agentrt\n# Version: 0\n# The rest is compressed using zlib.\n"
     assert names_in(head + zlib.compress(lines)) == {"agentrt.Agent", "agentrt.agent.Agent"}
+
+
+def test_links_that_leave_the_site_lead_to_the_repository():
+    page = SITE / "middlewares" / "index.html"
+    html = '<a href="../../examples/plan.py#L1">1</a><a href="../../examples">2</a><a href="../start/">3</a>'
+    assert re.findall('"(.*?)"', lead_to_repository(html, page)) == [
+        f"{REPOSITORY}/blob/main/examples/plan.py#L1",
+        f"{REPOSITORY}/tree/main/examples",
+        "../start/",
+    ]
 
 
 @pytest.mark.parametrize(
