@@ -5,7 +5,6 @@ A block knows its kind by `type`. `id`s fill themselves in; inside a reply they 
 
 import json
 import os
-import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
@@ -58,32 +57,17 @@ _Parsed = TypeVar("_Parsed")
 JSONObject = dict[str, Any]
 """An object as JSON has it."""
 
-# A private generator, so that a user's `random.seed(0)` cannot make two conversations share ids, reseeded in
-# forked children. Ids name things; they are never credentials.
-_random = random.Random()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_random.seed)
-
 
 def new_id() -> str:
-    """Return 96 random bits in hex."""
-    return _random.getrandbits(96).to_bytes(12, "big").hex()
-
-
-_ALPHABET = b"23456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"  # none looks like another
-_EVEN = 256 - 256 % len(_ALPHABET)  # bytes from here on would make the first letters more likely
-_LETTERS = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
-_UNEVEN_BYTES = bytes(range(_EVEN, 256))
-_NAME_LENGTH = 22
-_RANDOM_BYTES = 64  # of which 57 are even on average; there are fewer than 22 once in 10 ** 24 times
+    """Return 96 bits of the system's random source in hex: the id of a message, a block or a plan, say."""
+    return os.urandom(12).hex()
 
 
 def new_name() -> str:
-    """Return 22 letters and digits that nobody can guess: at least as many random bits as a UUID has.
+    """Return a UUID in 22 letters and digits, none of which looks like another: the id of an agent, say."""
+    import shortuuid  # not at the top: it loads `uuid`, which `import agentrt` need not wait for
 
-    Each letter is as likely as any other.
-    """
-    return os.urandom(_RANDOM_BYTES).translate(_LETTERS, _UNEVEN_BYTES)[:_NAME_LENGTH].decode()
+    return shortuuid.uuid()
 
 
 class _ChosenByType:

@@ -107,7 +107,7 @@ def one_turn() -> Group:
     """W1: one turn, and a new conversation."""
     return Group(
         [
-            three_sides("W1 one turn", "us", key_of("W1"), target=14),
+            three_sides("W1 one turn", "us", key_of("W1"), target=15.4),
             three_sides("   a new conversation", "us", key_of("new")),
         ],
         [

@@ -45,7 +45,9 @@ NOT_LOADED = (
     "pydantic.types",
     "requests",
     "rich",
+    "shortuuid",
     "trio",
+    "uuid",
 )
 
 Find = Callable[[ast.AST], Iterator[ast.AST]]

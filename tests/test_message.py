@@ -1,7 +1,7 @@
 """Messages: what they are made of, and how events build one."""
 
 import base64
-import random
+import os
 import re
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
@@ -136,11 +136,10 @@ def test_ids_and_times_fill_themselves_in_and_ids_differ():
     assert all(cls("x").id != cls("x").id for cls in (TextBlock, ThinkingBlock, DataBlock, HintBlock))
 
 
-def test_seeding_random_does_not_make_two_ids_alike():
-    random.seed(0)
-    first = blocks.new_id()
-    random.seed(0)
-    assert blocks.new_id() != first
+@pytest.mark.parametrize(("make", "zeros"), [(blocks.new_id, "0" * 24), (blocks.new_name, "222222")])
+def test_ids_are_made_of_the_systems_random_bytes_alone(monkeypatch, make, zeros):
+    monkeypatch.setattr(os, "urandom", bytes)
+    assert make().startswith(zeros)
 
 
 @pytest.mark.parametrize("role", ["tool", "User", "", None])

@@ -530,7 +530,7 @@ class Agent(ReActAgentBase):
         # Not by `__init__`, which would check and compile what all conversations of an agent have in common.
         other = object.__new__(type(self))
         other.__dict__ = vars(self).copy()  # in half the time of an update
-        other.state = state
+        other.id, other.state = self.id, state  # the id may have been made just now
         other.live_conversation = self.live_conversation.another()
         if self._compiled.overrides:
             other._install()

@@ -20,7 +20,7 @@ from agentrt.agent.hook_registry import (
     class_hooks,
     registered_hooks,
 )
-from agentrt.agent.initialization import refuse_before_init
+from agentrt.agent.initialization import check_initialized, refuse_before_init
 from agentrt.agent.overrides.custom_reply import (
     CustomRun,
     OverriddenReply,
@@ -45,7 +45,7 @@ from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError, NoReplyError
 from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase
-from agentrt.keywords import suggest_attributes, suggest_keywords
+from agentrt.keywords import compute_missing, suggest_attributes, suggest_keywords
 from agentrt.message import Msg
 from agentrt.module import StateModule
 from agentrt.output.printer import Printer
@@ -78,8 +78,16 @@ async def _refuse_to_observe(agent: object, msg: object) -> NoReturn:
     raise NotImplementedError(f"{type(agent).__name__} cannot observe messages: write `async def observe(self, msg)`")
 
 
+def _make_id(agent: "AgentBase") -> str:
+    """Return an id for an agent that has none yet: making one takes longer than making a conversation of the agent."""
+    check_initialized(agent)
+    agent_id: str = vars(agent).setdefault("id", new_name())  # several threads may ask for it at once
+    return agent_id
+
+
 @suggest_keywords()
 @suggest_attributes(**BASE_ATTRIBUTES)
+@compute_missing(id=_make_id)
 @refuse_before_init
 class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     """Base of agents that write their own `async def reply(self, ...)`, and of `Agent`.
@@ -110,7 +118,6 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         check_agent_name(type(self), name)
         check_is_list(type(self), middlewares)
         check_probe(type(self), probe)
-        self.id = new_name()
         self.name = name or type(self).__name__
         self.state = AgentState()  # holds what middlewares keep, also of agents that have no messages in it
         shows = self._shows_by_itself and not console_is_disabled()
@@ -319,7 +326,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         # A copy is in no hub, has no queue and no reply in progress, and compiles its own chains.
         compiled, conversation = self._compiled, self.live_conversation
         left_out = {"chains", "live_conversation", "_compiled", *(method.name for method in compiled.overrides)}
-        attributes = {name: value for name, value in vars(self).items() if name not in left_out}
+        attributes = {"id": self.id, **{name: value for name, value in vars(self).items() if name not in left_out}}
         shows, last_reply_id = conversation.audience.shows, conversation.last_reply_id
         # Everything else of these objects belongs to this process: locks, threads, functions.
         made_of = (compiled.middlewares, compiled.tools, compiled.lineage, compiled.probe, shows, last_reply_id)

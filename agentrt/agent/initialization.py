@@ -7,7 +7,7 @@ from typing import ClassVar, NoReturn, TypeVar, get_origin
 from agentrt.errors import UsageError
 from agentrt.keywords import compute_missing
 
-__all__ = ["refuse_before_init", "refuse_call"]
+__all__ = ["check_initialized", "refuse_before_init", "refuse_call"]
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -28,9 +28,14 @@ async def refuse_call(agent: object, *args: object, **kwargs: object) -> NoRetur
     raise _not_set_up(type(agent))
 
 
-def _refuse_missing(name: str, agent: object) -> NoReturn:
+def check_initialized(agent: object) -> None:
+    """Raise `UsageError` for an agent that did not call `super().__init__()`."""
     if "chains" not in vars(agent):
         raise _not_set_up(type(agent))
+
+
+def _refuse_missing(name: str, agent: object) -> NoReturn:
+    check_initialized(agent)
     raise AttributeError(
         f"{type(agent).__name__!r} object has no attribute {name!r}"
     )  # the words of Python's own error

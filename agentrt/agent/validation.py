@@ -9,6 +9,7 @@ from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import Msg
 from agentrt.model_interface import ChatModelBase
 from agentrt.state import AgentState
+from agentrt.state.state import has_session_id
 from agentrt.text import repr_of, whole_characters
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.toolkit import ToolLike
@@ -199,9 +200,10 @@ def check_state(state: object) -> None:
             f"a conversation's state must be an AgentState, not {repr_of(state)}: "
             f"make one with AgentState() or AgentState.model_validate_json(text)"
         )
-    session_id: object = state.session_id
-    if not isinstance(session_id, str) or not session_id:
-        raise ConfigError(f"AgentState(session_id=...) must be a str that is not empty, not {repr_of(session_id)}")
+    if has_session_id(state):  # one that is still to be made need not be made here
+        session_id: object = state.session_id
+        if not isinstance(session_id, str) or not session_id:
+            raise ConfigError(f"AgentState(session_id=...) must be a str that is not empty, not {repr_of(session_id)}")
     permissions: object = state.permission_context
     if not isinstance(permissions, PermissionContext):
         raise ConfigError(

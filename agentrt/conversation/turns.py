@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 import anyio
 
-from agentrt.block import new_id
+from agentrt.block import new_name
 from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.concurrency.coalescing import CoalescedWork
 from agentrt.concurrency.event_loop import CrossThreadEvent
@@ -52,7 +52,7 @@ class Claim:
 
     def __init__(self, reply_id: str | None = None, after: int = 0) -> None:
         self.is_named = reply_id is not None
-        self.reply_id = reply_id or new_id()
+        self.reply_id = reply_id or new_name()
         self.after = after
         self.awaits: list[ConversationLock] = []
 

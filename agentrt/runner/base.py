@@ -1,7 +1,6 @@
 """What every runner does, whichever engine decides what runs: it checks what is submitted, and follows replies."""
 
 import logging
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
@@ -14,6 +13,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from agentrt.agent import Agent, AgentInput
+from agentrt.block import new_name
 from agentrt.errors import ConfigError, InvalidInputError, ResumeError, UsageError
 from agentrt.event import AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import Msg
@@ -161,7 +161,7 @@ class RunnerBase(ABC):
             return ReplyHandle(self, session_id, request.reply_id)
         saved = await self._look_up(session_id)
         taken = await self._check_message(session_id, inputs, reply_id, saved, is_later=due_at > time_ns())
-        name = reply_id or secrets.token_hex(12)
+        name = reply_id or new_name()
         request = make_request(session_id, name, taken, dict(labels or {}) if saved is None else None)
         await self._enqueue(request, due_at)
         return ReplyHandle(self, session_id, request.reply_id)

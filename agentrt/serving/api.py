@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 from json import loads
-from secrets import token_hex
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -11,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from agentrt.block import new_name
 from agentrt.errors import SessionConflict, UsageError
 from agentrt.runner import ReplyHandle
 from agentrt.serving.bodies import (
@@ -108,7 +108,7 @@ class Api:
     async def _fork_session(self, request: Request, visitor: Visitor) -> Response:
         info = await visitor.get(request.path_params["session_id"])
         body = await read_json(request, self._limits, ("session_id", "messages"))
-        new_id = check_new_id(body.get("session_id", token_hex(12)), "'session_id'")
+        new_id = check_new_id(body.get("session_id", new_name()), "'session_id'")
         count = body.get("messages")
         if count is not None and (type(count) is not int or count < 0):
             raise ApiError(400, "invalid_body", "'messages' must be the number of messages to keep")

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from threading import RLock
 from typing import Any, Literal
 
 import pydantic
@@ -39,6 +40,7 @@ __all__ = [
     "Waits",
     "drop_unsavable",
     "dump_messages",
+    "has_session_id",
     "join_state",
     "split_state",
     "state_from_json",
@@ -57,6 +59,11 @@ _STAYS = "it is kept as it is, so load it"
 # an earlier one has saved, and takes no longer for a long conversation. They belong to the module, since whether JSON
 # loads depends on nothing but the JSON; a state, which may be copied or loaded again, could not carry them along.
 _loadable: set[int] = set()
+
+_NOT_MADE: Any = (
+    object()
+)  # stands for the id of a session until it is read: most new states are replaced by loaded ones
+_making = RLock()  # the collector may run under it, and a finalizer may read an id
 
 # What other frameworks, and pydantic's models, call the fields and methods of a state.
 _STATE_JSON = "write state.model_dump_json()"
@@ -272,7 +279,7 @@ class AgentState(_Recorded, Strict):
     """
 
     version: Literal[1] = 1
-    session_id: str = field(default_factory=new_name)
+    session_id: str = field(default_factory=lambda: _NOT_MADE)
     context: list[Msg] = field(default_factory=list)
     summary: str = ""
     reply_context: ReplyContext | None = None
@@ -335,6 +342,29 @@ class AgentState(_Recorded, Strict):
                 f"model_dump_json() returned"
             )
         return _load_state(text, "the text", "load it")
+
+
+_slot_of_session_id: Any = vars(AgentState)["session_id"]
+
+
+def _read_session_id(state: AgentState) -> object:
+    session_id: object = _slot_of_session_id.__get__(state)
+    if session_id is _NOT_MADE:
+        with _making:  # two threads may read it at once
+            session_id = _slot_of_session_id.__get__(state)
+            if session_id is _NOT_MADE:
+                session_id = new_name()
+                _slot_of_session_id.__set__(state, session_id)
+    return session_id
+
+
+# A `__getattr__` would slow down the other attributes, which the loop reads far more often.
+setattr(AgentState, "session_id", property(_read_session_id, _slot_of_session_id.__set__))  # noqa: B010  # a field
+
+
+def has_session_id(state: AgentState) -> bool:
+    """Say whether the state has been given the id of its session, or made one, which it does when that is read."""
+    return _slot_of_session_id.__get__(state) is not _NOT_MADE
 
 
 def state_to_json(state: AgentState) -> bytes:

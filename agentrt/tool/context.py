@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol
 from anyio import from_thread
 from typing_extensions import TypeVar
 
-from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, new_id
+from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, new_name
 from agentrt.boundary import json_size
 from agentrt.errors import SessionUnserializable, UsageError
 from agentrt.event import AgentEvent, ConfirmResult
@@ -145,7 +145,7 @@ class ToolContext(Generic[_Deps]):
         """The reply's id."""
         if self.run is not None:
             return self.run.id
-        self._reply_id = self._reply_id or new_id()
+        self._reply_id = self._reply_id or new_name()
         return self._reply_id
 
     @property

@@ -2,14 +2,18 @@
 
 import asyncio
 import gc
+import pickle
+import re
 import threading
 import weakref
+from copy import copy, deepcopy
 from functools import partial
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
+import shortuuid
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
 from agentrt.agent import ReActAgentBase
@@ -18,6 +22,7 @@ from agentrt.errors import ChainContractError, ChainError, ConfigError, Middlewa
 from agentrt.event import CustomEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.module import StateModule
+from agentrt.pipeline import MsgHub
 
 
 class Echo(AgentBase):
@@ -874,3 +879,33 @@ def test_conversations_share_an_audience_until_one_changes_it() -> None:
     assert agent.msg_queue is None
     assert not agent.live_conversation.audience.shows
     assert other.live_conversation.audience.shows
+
+
+async def test_agents_sessions_hubs_and_replies_have_ids_of_one_kind() -> None:
+    agent = Agent("a", "You answer.", ScriptedChatModel(["Yes."]))
+    answer = await agent.reply("Do you?")
+    ids = [agent.id, agent.state.session_id, agent.reply_id, answer.id, MsgHub([]).name, Echo().id]
+    assert all(re.fullmatch("[2-9A-HJ-NP-Za-km-z]{22}", str(each)) for each in ids)
+    assert len(set(ids)) == 5  # the final message has that of its reply
+
+
+def test_no_id_is_made_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shortuuid, "uuid", None)
+    Agent("a", "You answer.", ScriptedChatModel(["Yes."]), state=AgentState())
+
+
+@pytest.mark.parametrize(
+    "another",
+    [
+        copy,
+        deepcopy,
+        lambda agent: pickle.loads(pickle.dumps(agent)),
+        lambda agent: agent.with_state(agent.state),
+        lambda agent: agent.with_middlewares([]),
+    ],
+    ids=["copy", "deepcopy", "pickle", "with_state", "with_middlewares"],
+)
+def test_a_copy_has_the_ids_that_were_not_read_yet(another) -> None:
+    agent = Agent("a", "You answer.", ScriptedChatModel(["Yes."]))
+    other = another(agent)
+    assert (other.id, other.state.session_id) == (agent.id, agent.state.session_id)

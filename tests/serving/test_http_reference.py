@@ -59,6 +59,7 @@ def without_chance(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", TIME, text)
     text = re.sub(r'"created": \d{10}', '"created": 1769860800', text)
     text = re.sub(r'"revision": \d{16}', '"revision": 1769860800000000', text)
+    text = re.sub(r"(?<=chatcmpl-)\w{22}\b", "FN2FBTsKrBZzRuHnKKE3Ui", text)
     return re.sub(r"\b[0-9a-f]{24}\b", "0123456789abcdef01234567", text)
 
 

@@ -20,7 +20,7 @@ from agentrt.agent.delegation.isolation import (
     session_id_of,
 )
 from agentrt.agent.delegation.outcome import answer_of, failure_result, unfinished_result
-from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState, new_id
+from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState, new_name
 from agentrt.conversation.open_calls import asked_calls
 from agentrt.errors import ResumeError
 from agentrt.event import (
@@ -162,7 +162,7 @@ class Delegation:
         if reply is not None:
             reply_id = reply.reply_id
         else:
-            reply_id = new_id() if state.last_reply is None else state.last_reply.reply_id
+            reply_id = new_name() if state.last_reply is None else state.last_reply.reply_id
         identity = (self.call_id, self.name, reply_id, state.session_id, resumed)
         if self._is_seen:
             self._context.emit(SubagentStartEvent("", *identity))

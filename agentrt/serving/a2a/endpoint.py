@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
-from secrets import token_hex
 from typing import Any, NamedTuple
 
 import anyio
@@ -13,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentrt import Msg
+from agentrt.block import new_name
 from agentrt.errors import AgentRTError
 from agentrt.serving.a2a.answer import read_message_answer
 from agentrt.serving.a2a.card import CARD_PATH, agent_card
@@ -149,7 +149,7 @@ class A2ARoutes:
         # Read before a session is made, so that a bad message leaves none.
         item = {"role": "user", "content": message.content()}
         messages = read_messages(visitor.runner.agent, item, "message")
-        session_id = message.context_id or f"a2a-{token_hex(12)}"
+        session_id = message.context_id or f"a2a-{new_name()}"
         try:
             handle = await submit_messages(visitor, session_id, messages, message.reply_id)
         except ApiError as error:
