@@ -427,7 +427,7 @@ class SubagentStartEvent(AgentEvent):
 class SubagentEndEvent(AgentEvent):
     """A tool call leaves its sub-agent: with the state of the result, or `RUNNING` where it waits for an answer.
 
-    `usage` is what the sub-agent's own model calls took so far in this delegation.
+    `usage` is what the sub-agent's reply has used so far, with its own sub-agents.
     """
 
     tool_call_id: str

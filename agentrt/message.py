@@ -49,6 +49,7 @@ from agentrt.event import (
     ReplyStartEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
+    SubagentEndEvent,
     TextBlockDeltaEvent,
     TextBlockEndEvent,
     TextBlockStartEvent,
@@ -574,6 +575,15 @@ def _add_usage(msg: Msg, event: ModelCallEndEvent) -> None:
         usage.estimated = usage.estimated or msg.has_content_blocks(_AFTER_A_CALL)
 
 
+def _add_usage_of_subagent(msg: Msg, event: SubagentEndEvent) -> None:
+    # A sub-agent that waits, or whose process died, ends more than once: its latest usage has the earlier ones in it.
+    if event.usage is not None:
+        # The supervisor has asked its model for this call: without a usage, that was not counted.
+        msg.usage = (msg.usage or ChatUsage(estimated=True)).with_subagent(event.child_reply_id, event.usage)
+    elif msg.usage is not None:  # the sum lacks this reply
+        msg.usage = replace(msg.usage, estimated=True)
+
+
 def _withdraw_blocks(msg: Msg, event: ModelCallRetryEvent | BlocksWithdrawnEvent) -> None:
     withdrawn = set(event.block_ids)
     msg.content = [block for block in _block_list(msg) if block.id not in withdrawn]
@@ -734,6 +744,7 @@ APPLY: dict[type[AgentEvent], Callable[[Msg, Any], None]] = {
     ReplyResumedEvent: _restore_reply,
     ReplyEndEvent: _end_reply,
     ModelCallEndEvent: _add_usage,
+    SubagentEndEvent: _add_usage_of_subagent,
     ModelCallRetryEvent: _withdraw_blocks,
     BlocksWithdrawnEvent: _withdraw_blocks,
     TextBlockStartEvent: _start_text,

@@ -124,13 +124,17 @@ PostHookTypes = Literal["post_reply", "post_print", "post_observe", "post_reason
 """The hooks that run after."""
 
 
+_TOKEN_FIELDS = ("input_tokens", "output_tokens", "cache_input_tokens", "cache_creation_input_tokens")
+
+
 @suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class ChatUsage(Strict):
     """Tokens of one model call, or of several added up; `estimated` when the provider did not say all of them.
 
     `input_tokens` includes the cached ones. `replayed` says that the answer was kept from an earlier call, which was
-    paid for then: such usage is known, and adds nothing to a sum.
+    paid for then: such usage is known, and adds nothing to a sum. The usage of a message includes what sub-agents used:
+    `subagents` has their parts by the ids of their replies, and `own` is the rest.
     """
 
     input_tokens: int = 0
@@ -139,14 +143,37 @@ class ChatUsage(Strict):
     cache_creation_input_tokens: int = 0
     estimated: bool = False
     replayed: bool = False
+    subagents: "dict[str, ChatUsage] | None" = None
 
     def __post_init__(self) -> None:
         # A count that a server left out adds up as 0, and the sum is an estimate.
         if None in (self.input_tokens, self.output_tokens):
             self.estimated = True
-        for name in ("input_tokens", "output_tokens", "cache_input_tokens", "cache_creation_input_tokens"):
+        for name in _TOKEN_FIELDS:
             if getattr(self, name) is None:
                 setattr(self, name, 0)
+
+    @property
+    def own(self) -> "ChatUsage":
+        """This usage without the parts of sub-agents."""
+        own = replace(self, subagents=None)
+        for part in (self.subagents or {}).values():
+            for name in _TOKEN_FIELDS:
+                setattr(own, name, getattr(own, name) - getattr(part, name))
+        return own
+
+    def with_subagent(self, reply_id: str, usage: "ChatUsage") -> "ChatUsage":
+        """Return this usage with the part of one sub-agent's reply, in place of what it was known to have used."""
+        parts = self.subagents or {}
+        before = parts.get(reply_id, _NO_USAGE)
+        return ChatUsage(
+            self.input_tokens + usage.input_tokens - before.input_tokens,
+            self.output_tokens + usage.output_tokens - before.output_tokens,
+            self.cache_input_tokens + usage.cache_input_tokens - before.cache_input_tokens,
+            self.cache_creation_input_tokens + usage.cache_creation_input_tokens - before.cache_creation_input_tokens,
+            self.estimated or usage.estimated,
+            subagents={**parts, reply_id: usage},
+        )
 
     def __add__(self, other: "ChatUsage") -> "ChatUsage":
         if self.replayed or other.replayed:
@@ -158,7 +185,18 @@ class ChatUsage(Strict):
             self.cache_input_tokens + other.cache_input_tokens,
             self.cache_creation_input_tokens + other.cache_creation_input_tokens,
             self.estimated or other.estimated,
+            subagents=_add_parts(self.subagents, other.subagents) if self.subagents or other.subagents else None,
         )
+
+
+_NO_USAGE = ChatUsage()
+
+
+def _add_parts(parts: dict[str, ChatUsage] | None, others: dict[str, ChatUsage] | None) -> dict[str, ChatUsage]:
+    added = dict(parts or {})
+    for reply_id, usage in (others or {}).items():
+        added[reply_id] = added[reply_id] + usage if reply_id in added else usage
+    return added
 
 
 @dataclass(slots=True, repr=False, eq=False)

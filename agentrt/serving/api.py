@@ -91,6 +91,7 @@ class Api:
             "revision": state.revision,
             "messages": [message_json(message) for message in (state.context[-count:] if count else [])],
             "messages_in_all": len(state.context),
+            "cost": visitor.cost_of(state),
             "reply": None if context is None else message_json(context.message),
             "waiting": visitor.question_of(state),
             "allow_edited_input": state.permission_context.allow_edited_input,

@@ -99,6 +99,16 @@ class Visitor(NamedTuple):
                 return [session_id]
         return []
 
+    def cost_of(self, state: AgentState) -> float | None:
+        """Return what the conversation has cost; `None` where no layer counts it, or knows the prices."""
+        conversation = self.runner.agent.with_state(state)
+        for layer in conversation.middlewares:
+            report = getattr(layer, "of_conversation", None)  # as `UsageMiddleware` has it
+            if callable(report):
+                cost: float | None = report(conversation).cost
+                return cost
+        return None
+
     def question_of(self, state: AgentState) -> dict[str, Any] | None:
         """Return the event that asks for what the session waits for."""
         question = self.runner.agent.with_state(state).waiting()

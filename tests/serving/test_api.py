@@ -8,7 +8,9 @@ import pytest
 
 from agentrt import Agent, AgentState
 from agentrt.errors import ConfigError
-from agentrt.model import ScriptedChatModel
+from agentrt.message import TextBlock
+from agentrt.middleware import UsageMiddleware
+from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.serving import BearerTokens, create_app
 from agentrt.state import InMemoryStateStore
 from tests.runner.conftest import approved_pay, make_agent
@@ -304,3 +306,11 @@ async def test_chains_are_shown():
 def test_application_is_checked_when_it_is_made(options, words):
     with pytest.raises(ConfigError, match=words):
         create_app(make_agent(), **options)
+
+
+@pytest.mark.parametrize(("layers", "cost"), [([], None), ([UsageMiddleware({"scripted": (1e6, 0)})], 7.0)])
+async def test_session_has_its_cost_where_a_layer_knows_it(layers, cost):
+    model = ScriptedChatModel([ChatResponse([TextBlock("Hi.")], usage=ChatUsage(7, 5))])
+    async with serve(Agent("a", "You answer.", model, middlewares=layers)) as client:
+        await client.post("/api/sessions/ann/replies", json={"input": "Hi"}, headers=SSE)
+        assert (await client.get("/api/sessions/ann")).json()["cost"] == cost

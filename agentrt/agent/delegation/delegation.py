@@ -172,8 +172,8 @@ class Delegation:
             response = await self._converse(child, reply_id, task, arguments)
             result_state = response.state
         finally:
-            # An abandoned reply takes no more events, and nobody would read this one.
-            if self._is_seen and (self._context.run is None or not self._context.run.ended):
+            # An abandoned reply takes no more events. One that nobody sees takes this one, to count what was used.
+            if self._context.run is None or not self._context.run.ended:
                 self._emit_end(identity, result_state)
         return response
 

@@ -93,7 +93,8 @@ class EventRenderer:
         """Show what the reply used."""
         cached = f" ({usage.cache_input_tokens} cached)" if usage.cache_input_tokens else ""
         estimate = "about " if usage.estimated else ""
-        self._view.line("tokens", f"{estimate}{usage.input_tokens} in{cached}, {usage.output_tokens} out")
+        own = f", of which {usage.own.input_tokens} and {usage.own.output_tokens} its own" if usage.subagents else ""
+        self._view.line("tokens", f"{estimate}{usage.input_tokens} in{cached}, {usage.output_tokens} out{own}")
 
     def _show_model_call(self, event: ModelCallStartEvent) -> None:
         self._view.wait(f"waiting for {event.model_name}")

@@ -9,7 +9,6 @@ from agentrt.event import (
     AnyEvent,
     BlocksWithdrawnEvent,
     CustomEvent,
-    ModelCallEndEvent,
     ModelCallRetryEvent,
     ModelCallStartEvent,
     ReplyEndEvent,
@@ -40,6 +39,7 @@ from agentrt.message import (
 )
 from agentrt.serving.agui.input import approval_id
 from agentrt.serving.sse import public_error
+from agentrt.types import ChatUsage
 
 __all__ = ["RunTranslator"]
 
@@ -88,7 +88,7 @@ class RunTranslator:
         self._parent: str | None = None
         # Calls of this run without a result: only these may be named as pending.
         self._started_calls: set[str] = set()
-        self._usage: dict[str, int] = {}
+        self._used_before = self._message.usage or ChatUsage()
         self.is_over = False
         # What is not in here, such as a hint to the model, has no place in the protocol.
         self._translations: dict[type, Callable[[Any], Iterator[_RunEvent]]] = {
@@ -103,7 +103,6 @@ class RunTranslator:
             ToolCallEndEvent: self._close_call,
             ToolResultEndEvent: self._result,
             ModelCallStartEvent: self._begin_round,
-            ModelCallEndEvent: self._count,
             ModelCallRetryEvent: self._drop,
             BlocksWithdrawnEvent: self._drop,
             ReplyResumedEvent: self._replace,
@@ -197,20 +196,13 @@ class RunTranslator:
         self._parent = None
         yield from ()
 
-    def _count(self, event: ModelCallEndEvent) -> Iterator[_RunEvent]:
-        # An answer that was kept from an earlier call was paid for then.
-        if not event.replayed:
-            counts = {"inputTokens": event.input_tokens, "outputTokens": event.output_tokens}
-            for name, count in counts.items():
-                self._usage[name] = self._usage.get(name, 0) + (count or 0)
-        yield from ()
-
     def _drop(self, event: ModelCallRetryEvent | BlocksWithdrawnEvent) -> Iterator[_RunEvent]:
         if event.block_ids:
             yield from self._close(event.block_ids)
             yield self._snapshot()
 
-    def _replace(self, _: ReplyResumedEvent) -> Iterator[_RunEvent]:
+    def _replace(self, event: ReplyResumedEvent) -> Iterator[_RunEvent]:
+        self._used_before = event.usage or ChatUsage()
         yield from self._close(list(self._open))
         yield self._snapshot()
 
@@ -267,7 +259,11 @@ class RunTranslator:
         yield finished if result is None else {**finished, "result": result}
 
     def _usage_field(self) -> _RunEvent:
-        return {"usage": [self._usage]} if self._usage else {}
+        used, before = self._message.usage, self._used_before
+        if used is None:
+            return {}
+        counts = (used.input_tokens - before.input_tokens, used.output_tokens - before.output_tokens)
+        return {"usage": [dict(zip(("inputTokens", "outputTokens"), counts, strict=True))]}
 
     def _begin_item(self, item_id: str, closing_type: str) -> Iterator[_RunEvent]:
         # The same block may begin again when a reply is resumed, and a client takes no second beginning.

@@ -795,7 +795,10 @@ function messageHead(message, index = null) {
 function usageText(usage) {
   if (!usage || usage.input_tokens == null) return "";
   const cached = usage.cache_input_tokens ? `, ${usage.cache_input_tokens} cached` : "";
-  return `${usage.estimated ? "about " : ""}${usage.input_tokens} + ${usage.output_tokens ?? 0} tokens${cached}`;
+  const parts = Object.values(usage.subagents ?? {});
+  const own = (name) => parts.reduce((rest, part) => rest - part[name], usage[name]);
+  const ofIt = parts.length ? `, ${own("input_tokens")} + ${own("output_tokens")} its own` : "";
+  return `${usage.estimated ? "about " : ""}${usage.input_tokens} + ${usage.output_tokens ?? 0} tokens${cached}${ofIt}`;
 }
 
 const drawn = new Map(); // articles by the id of the message, with what they were made from
@@ -825,7 +828,8 @@ function drawSession() {
   $("title").textContent = clean(state.sessionId ?? "");
   const sum = { input_tokens: 0, output_tokens: 0, cache_input_tokens: 0 };
   for (const { usage } of messages) for (const name of Object.keys(sum)) sum[name] += usage?.[name] ?? 0;
-  $("usage").textContent = sum.input_tokens ? `${usageText(sum)} in ${first > 0 ? "these messages" : "all"}` : "";
+  const cost = session?.cost ? `, cost ${session.cost.toPrecision(3)}` : "";
+  $("usage").textContent = sum.input_tokens ? `${usageText(sum)} in ${first > 0 ? "these messages" : "all"}${cost}` : "";
   if (state.live && !state.follower && (!session?.reply || session.reply.id !== state.live.id)) {
     $("live").replaceChildren();
     state.live = null;

@@ -1,0 +1,61 @@
+"""What a reply has used, with its sub-agents."""
+
+from typing import Any
+
+import pytest
+
+from agentrt import Msg
+from agentrt.event import SubagentEndEvent
+from agentrt.message import TextBlock
+from agentrt.model import ChatResponse, ChatUsage
+from tests.agent.delegation.helpers import Counting, agent_of, answer, boss_of, call, elsewhere
+
+
+def said(content: Any, *tokens: int) -> ChatResponse:
+    return ChatResponse([TextBlock(content) if isinstance(content, str) else content], usage=ChatUsage(*tokens))
+
+
+def counts(usage: ChatUsage | None) -> tuple[int, int, bool]:
+    assert usage is not None
+    return usage.input_tokens, usage.output_tokens, usage.estimated
+
+
+@pytest.mark.parametrize("seen", [False, True])
+async def test_usage_of_a_reply_includes_its_sub_agents_at_any_depth(seen):
+    grandchild = agent_of("c", [said("Three.", 1, 1)])
+    child = agent_of("b", [said(call("2", "c", query="x"), 10, 20), said("Two.", 10, 20)], grandchild.as_tool("Asks."))
+    boss = agent_of("a", [said(call("1", "b", query="x"), 100, 200), said("One.", 100, 200)], child.as_tool("Asks."))
+    if seen:
+        shown = Msg("a", [], "assistant")
+        async for event in boss.reply_stream("go"):
+            shown.append_event(event)
+        final = boss.state.context[-1]
+        assert shown.usage == final.usage
+    else:
+        final = await boss.reply("go")
+    assert final.usage is not None
+    assert counts(final.usage) == (221, 441, False)
+    assert counts(final.usage.own) == (200, 400, False)
+    [part] = (final.usage.subagents or {}).values()
+    assert (counts(part), counts(part.own)) == ((21, 41, False), (20, 40, False))
+    assert counts(final.usage + final.usage) == (442, 882, False)
+    assert counts((final.usage + final.usage).own) == (400, 800, False)
+
+
+async def test_sub_agent_that_waits_is_counted_once():
+    counting = Counting()
+    answers = [said(call("k", "publish", what="x"), 10, 20), said("Done.", 10, 20)]
+    boss = boss_of(agent_of("writer", answers, counting.tool(ask=True)))
+    await boss.reply("go")
+    other = elsewhere(boss)
+    assert other.reply_context is not None
+    waiting = other.reply_context.message.usage
+    final = await boss.with_state(other).reply(answer(boss, "1/k"))
+    parts = [counts(part) for usage in (waiting, final.usage) if usage for part in (usage.subagents or {}).values()]
+    assert parts == [(10, 20, False), (20, 40, False)]
+
+
+def test_sub_agent_of_unknown_usage_makes_the_sum_an_estimate():
+    message = Msg("a", [], "assistant", id="r", usage=ChatUsage(1, 2))
+    message.append_event(SubagentEndEvent("r", "1", "b", "r2", "s2"))
+    assert counts(message.usage) == (1, 2, True)
