@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt.chain import Chains, HookSpec
+from agentrt.chain.check import check_constraints, check_instance
+from agentrt.chain.order import arranged
 from agentrt.event import (
     AgentEvent,
     AnyEvent,
@@ -62,6 +64,7 @@ __all__ = [
     "ReplyInput",
     "ReplyOverrides",
     "ReplyValues",
+    "arrange",
 ]
 
 ReplyInput = Msg | list[Msg] | UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent | None
@@ -542,3 +545,15 @@ class MiddlewareBase:
         There is one for each attempt of a retry, each fallback, each `ask_model` and each summary, and none for an
         answer that a layer gives itself. For the rest it is as `on_event`.
         """
+
+
+def arrange(layers: Sequence[MiddlewareBase]) -> list[MiddlewareBase]:
+    """Return the layers in an order that their classes allow: the one given, as far as that is right.
+
+    An agent checks the order of its middlewares and never changes it: print this one, and write it down. Raises
+    `MiddlewareConfigError` for constraints that contradict each other.
+    """
+    for layer in layers:
+        check_instance(layer, MiddlewareBase)
+        check_constraints(layer)
+    return arranged(layers)

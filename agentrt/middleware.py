@@ -29,6 +29,7 @@ from agentrt.hooks import (
     ReplyInput,
     ReplyOverrides,
     ReplyValues,
+    arrange,
 )
 from agentrt.keywords import suggest_keywords
 from agentrt_middleware.budget.limits import Budget
@@ -172,6 +173,7 @@ __all__ = [
     "TrimToolResultsMiddleware",
     "UsageMiddleware",
     "UsageReport",
+    "arrange",
     "genai_prices",
     "setup_tracing",
     "suggest_keywords",

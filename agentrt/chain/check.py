@@ -1,23 +1,23 @@
 """The checks that a list of middlewares must pass before any of it runs."""
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
 
+from agentrt.chain.order import check_order
 from agentrt.chain.signature import signature_of
 from agentrt.chain.spec import Function, HookSpec, Middleware, Shape
 from agentrt.errors import MiddlewareConfigError
 
 __all__ = [
     "MAX_LAYERS",
+    "check_constraints",
+    "check_instance",
     "check_middlewares",
     "location_of",
-    "must_come_first",
-    "must_wrap",
     "overridden_hooks",
     "overrides",
-    "reason_to_wrap",
 ]
 
 MAX_LAYERS = 64
@@ -83,7 +83,7 @@ def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequ
     depths = dict.fromkeys(hooks, 0)
     originals = [(spec, getattr(base, spec.name)) for spec in table]
     for middleware in middlewares:
-        _check_instance(middleware, base)
+        check_instance(middleware, base)
         _check_names(type(middleware), base, hooks)
         for name in getattr(middleware, "__dict__", ()):
             if name in depths:
@@ -105,14 +105,14 @@ def check_middlewares(middlewares: Sequence[Middleware], base: type, table: Sequ
                 f"{hook} has {depth} layers, but {MAX_LAYERS} is the most: merge middlewares, or split the agent"
             )
     # Only checked, never used to reorder: the list says which layer is where, and a reader must be able to trust it.
-    for place, middleware in enumerate(middlewares):
-        _check_position(place, middleware, middlewares)
-        _check_targets(middleware)
-        _check_order(place, middleware, middlewares)
+    for middleware in middlewares:
+        check_constraints(middleware)
+    check_order(middlewares)
     return overridden
 
 
-def _check_instance(middleware: object, base: type) -> None:
+def check_instance(middleware: object, base: type) -> None:
+    """Raise `MiddlewareConfigError` for anything but an instance of the base."""
     if isinstance(middleware, base):
         return
     if isinstance(middleware, type) and issubclass(middleware, base):
@@ -202,22 +202,13 @@ def _check_duplicates(middlewares: Sequence[Middleware]) -> None:
         by_key[key] = middleware
 
 
-def _check_position(place: int, middleware: Middleware, middlewares: Sequence[Middleware]) -> None:
-    position, name = middleware.position, type(middleware).__name__
-    if position not in (None, "outermost", "innermost"):
-        raise MiddlewareConfigError(f'{name}.position must be "outermost", "innermost" or None, not {position!r}')
-    beyond = {"outermost": middlewares[:place], "innermost": middlewares[place + 1 :]}.get(position or "", ())
-    for other in beyond:
-        if other.position != position:
-            side, move = ("outside", "before") if position == "outermost" else ("inside", "after")
-            raise MiddlewareConfigError(
-                f"{name} must be {position}, but {type(other).__name__} stands {side} it: "
-                f"put {name} {move} {type(other).__name__}"
-            )
-
-
-def _check_targets(middleware: Middleware) -> None:
+def check_constraints(middleware: Middleware) -> None:
+    """Raise `MiddlewareConfigError` for what does not say where a middleware stands."""
     name = type(middleware).__name__
+    if middleware.position not in (None, "outermost", "innermost"):
+        raise MiddlewareConfigError(
+            f'{name}.position must be "outermost", "innermost" or None, not {middleware.position!r}'
+        )
     for constraint in ("requires", "wraps", "wrapped_by"):
         targets = getattr(middleware, constraint)
         is_list = isinstance(targets, (list, tuple))
@@ -232,61 +223,3 @@ def _check_targets(middleware: Middleware) -> None:
 
 def _is_target(value: object) -> bool:
     return isinstance(value, (str, type))
-
-
-def _check_order(place: int, middleware: Middleware, middlewares: Sequence[Middleware]) -> None:
-    name = type(middleware).__name__
-    for target in middleware.requires:
-        if not any(target in _names_for(other) for other in middlewares if other is not middleware):
-            label = target if isinstance(target, str) else target.__name__
-            raise MiddlewareConfigError(f"{name} requires {label}, which is not in middlewares: add it")
-    for other in middlewares[:place] if middleware.wraps else ():
-        if _is_target_of(other, middleware.wraps):
-            reason = reason_to_wrap(middleware, other)
-            raise MiddlewareConfigError(
-                f"{name} must wrap {type(other).__name__}{reason and f' ({reason})'}, but stands inside it: "
-                f"put {name} before {type(other).__name__}"
-            )
-    for other in middlewares[place + 1 :] if middleware.wrapped_by else ():
-        if _is_target_of(other, middleware.wrapped_by):
-            reason = reason_to_wrap(other, middleware)
-            raise MiddlewareConfigError(
-                f"{name} must be wrapped by {type(other).__name__}{reason and f' ({reason})'}, but stands outside it: "
-                f"put {name} after {type(other).__name__}"
-            )
-
-
-def must_wrap(outer: Middleware, inner: Middleware) -> bool:
-    """Say whether one of the two middlewares states that the first stands outside of the second."""
-    if outer is inner:  # which may be of a class that it names
-        return False
-    return _is_target_of(inner, outer.wraps) or _is_target_of(outer, inner.wrapped_by)
-
-
-def reason_to_wrap(outer: Middleware, inner: Middleware) -> str:
-    """Return why the first of two middlewares must stand outside of the second, "" where neither says so."""
-    for targets, other in ((outer.wraps, inner), (inner.wrapped_by, outer)):
-        if isinstance(targets, Mapping):
-            for name in _names_for(other):
-                if name in targets:
-                    return str(targets[name])
-    return ""
-
-
-def must_come_first(outer: Middleware, inner: Middleware) -> bool:
-    """Say whether the first of two middlewares must stand outside of the second, by its position or theirs."""
-    if outer.position == "outermost" and inner.position != "outermost":
-        return True
-    if inner.position == "innermost" and outer.position != "innermost":
-        return True
-    return must_wrap(outer, inner)
-
-
-def _is_target_of(middleware: Middleware, targets: Collection[type | str]) -> bool:
-    return any(name in targets for name in _names_for(middleware))
-
-
-def _names_for(middleware: Middleware) -> Iterator[type | str]:
-    for cls in type(middleware).__mro__:
-        yield cls
-        yield cls.__name__  # so that a middleware can name one that it does not import

@@ -10,7 +10,8 @@ from textwrap import indent
 from typing import Literal, NotRequired, Protocol, TypedDict
 
 from agentrt.chain.chains import Chains, Layer
-from agentrt.chain.check import location_of, must_wrap, reason_to_wrap
+from agentrt.chain.check import location_of
+from agentrt.chain.order import must_wrap, reason_to_wrap
 from agentrt.chain.spec import Core, Function, Middleware, ObservableCore, Shape
 
 __all__ = ["ChildDescription", "ExplainFormat", "ToolsetDescription", "explain"]

@@ -10,9 +10,9 @@ import pytest
 
 import agentrt.middleware
 from agentrt import Agent
-from agentrt.chain.check import must_wrap, reason_to_wrap
+from agentrt.chain.order import must_wrap, reason_to_wrap
 from agentrt.errors import MiddlewareConfigError
-from agentrt.hooks import HOOKS
+from agentrt.hooks import HOOKS, arrange
 from agentrt.memory import LongTermMemory
 from agentrt.middleware import (
     Budget,
@@ -163,9 +163,14 @@ def test_no_two_of_the_example_can_be_swapped_against_an_order(places: tuple[int
         return
     with pytest.raises(MiddlewareConfigError) as refused:
         agent_of(*swapped)
-    messages = [f"{type(outer).__name__} must wrap {type(inner).__name__} (" for outer, inner in broken]
-    messages += [f"{type(inner).__name__} must be wrapped by {type(outer).__name__} (" for outer, inner in broken]
-    assert str(refused.value).startswith(tuple(messages))
+    text = str(refused.value)
+    for outer, inner in broken:
+        stated = f"{type(outer).__name__} must wrap {type(inner).__name__} ("
+        assert stated in text or f"{type(inner).__name__} must be wrapped by {type(outer).__name__} (" in text
+    right = arrange(swapped)
+    agent_of(*right)
+    order = ", ".join(type(layer).__name__ for layer in right)
+    assert text.endswith(f"the whole right order is {order}, and agentrt.middleware.arrange(middlewares) returns it")
 
 
 def test_only_approval_has_more_than_one_place_in_the_example() -> None:

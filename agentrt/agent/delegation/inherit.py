@@ -5,8 +5,8 @@ from itertools import pairwise
 from typing import Any, Protocol, Self, TypeVar
 
 from agentrt.agent.delegation.lineage import Relative
-from agentrt.chain.check import must_come_first
 from agentrt.chain.explain import ExplainFormat
+from agentrt.chain.order import must_come_first
 from agentrt.errors import ConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.text import repr_of

@@ -10,7 +10,8 @@ import anyio
 import anyio.lowlevel
 
 from agentrt.agent import Agent
-from agentrt.chain.check import must_wrap, overrides
+from agentrt.chain.check import overrides
+from agentrt.chain.order import must_wrap
 from agentrt.errors import ConfigError
 from agentrt.event import AgentEvent, ReplyStartEvent
 from agentrt.hooks import MiddlewareBase, ReplyInput
