@@ -137,10 +137,11 @@ class GuardrailMiddleware(MiddlewareBase):
     ) -> ModelResult:
         if not self.input:
             return await next_handler(**input_kwargs)
-        inputs = UserInputs(agent.state_of(self))
-        messages = inputs.apply(input_kwargs["messages"])
+        inputs = self._inputs_of(agent)
+        sent = input_kwargs["messages"]
+        messages = inputs.apply(sent)
         # A judge's own request, or a summary: not what a user says.
-        new = [] if agent.run.is_internal else inputs.new_messages(messages)
+        new = [] if agent.run.is_internal else inputs.new_messages(sent)
         if not new:
             return await next_handler(messages=messages)
         check = _InputCheck(self._guards["input"], agent, inputs, new)
@@ -155,7 +156,7 @@ class GuardrailMiddleware(MiddlewareBase):
             # The model cannot mend what a user has said, so that "again" ends the reply as well.
             self._end(agent, check.trip, "input")
         if result is None:  # not asked yet, or with what has been replaced since
-            return await next_handler(messages=inputs.apply(messages))
+            return await next_handler(messages=inputs.apply(sent))
         return result
 
     @only_if(lambda guardrail: guardrail.output)
@@ -198,7 +199,7 @@ class GuardrailMiddleware(MiddlewareBase):
         self, agent: Agent, input_kwargs: CompressContextValues, next_handler: NextCompressContext
     ) -> None:
         sent = agent.state.context
-        allowed = UserInputs(agent.state_of(self)).apply(sent)
+        allowed = self._inputs_of(agent).apply(sent)
         agent.state.context = allowed  # a summary is written from it, and no request may have what is withheld
         try:
             await next_handler(**input_kwargs)
@@ -257,6 +258,9 @@ class GuardrailMiddleware(MiddlewareBase):
             yield replace(response, content=[TextBlock(text)], metadata={})
         else:
             yield response
+
+    def _inputs_of(self, agent: AgentBase) -> UserInputs:
+        return UserInputs(agent.state_of(self), agent.run.scratch(self).setdefault("digests", {}))
 
     async def _judge_window(
         self, agent: AgentBase, held: HeldRound, stream: AsyncGenerator[AgentEvent | Msg, None]
@@ -366,7 +370,8 @@ class _InputCheck:
             if replaced_by:
                 self._inputs.replace(message, new_text)
                 self.replaced_by += replaced_by
-            self._inputs.accept(message)
+            else:
+                self._inputs.accept(message)
 
     async def run_beside(self, next_handler: NextModelCall, messages: list[Msg], time: GuardTime) -> ModelResult | None:
         """Judge while the model is asked; returns its answer, `None` if that does not count."""

@@ -1,60 +1,97 @@
 """What users have said in a conversation: what has been judged of it, and what the model does not see any more."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
-from agentrt.message import Msg, TextBlock
+from agentrt.message import DataBlock, Msg, TextBlock, URLSource
 
 __all__ = ["UserInputs"]
 
 _WITHHELD = "[withheld by a guardrail]"
+_MAX_OUTSIDE = 1_000  # verdicts on messages that no request has any more
+
+# What was decided on a message: it may pass, it is withheld, or this text stands in its place.
+_Verdicts = dict[str, bool | str]
 
 
 class UserInputs:
     """The messages of users; `data` is what is saved of it with the conversation.
 
-    `passed` is the id of the newest message that was judged, so that each is judged once, `replacements` the text that
-    requests have in the place of a message's own, by its id, and `withheld` the ids of those that no request has.
+    Its `verdicts` are known by the digest of a message: its id, its text and its data. The id alone would not do, since
+    whoever sends a message may give it one that has been judged already. `digests` has those of the messages of
+    this reply, so that each is read once.
     """
 
-    def __init__(self, data: dict[str, Any]) -> None:
-        self._data = data
+    def __init__(self, data: dict[str, Any], digests: dict[int, tuple[Msg, str]]) -> None:
+        saved = data.get("verdicts")
+        self._verdicts: _Verdicts = saved if isinstance(saved, dict) else {}
+        data["verdicts"] = self._verdicts
+        self._digests = digests
 
     def new_messages(self, messages: list[Msg]) -> list[Msg]:
         """Return the messages of users that have not been judged, the oldest first."""
-        passed = self._data.get("passed")
-        new: list[Msg] = []
-        for message in reversed(messages):
-            if message.id == passed:
-                break
-            if message.role == "user" and message.get_text_content():
-                new.append(message)
-        return new[::-1]
+        inputs = [*self._inputs(messages)]
+        if len(self._verdicts) > len(inputs) + _MAX_OUTSIDE:
+            present = {digest for _, digest in inputs}
+            for digest in [digest for digest in self._verdicts if digest not in present][:-_MAX_OUTSIDE]:
+                del self._verdicts[digest]
+        return [message for message, digest in inputs if digest not in self._verdicts]
 
     def accept(self, message: Msg) -> None:
-        """Remember that the message has been judged, and those before it."""
-        self._data["passed"] = message.id
+        """Remember that the message has been judged, and may pass."""
+        self._verdicts[self._digest(message)] = True
 
     def replace(self, message: Msg, text: str) -> None:
         """Let requests have this text in the place of the message's own."""
-        self._data.setdefault("replacements", {})[message.id] = text
+        self._verdicts[self._digest(message)] = text
 
     def withhold(self, message: Msg) -> None:
         """Let no request have the message any more."""
-        self._data.setdefault("withheld", []).append(message.id)
-        self._data["passed"] = message.id
+        self._verdicts[self._digest(message)] = False
 
     def apply(self, messages: list[Msg]) -> list[Msg]:
         """Return the messages as requests may have them."""
-        withheld, replacements = self._data.get("withheld", ()), self._data.get("replacements", {})
-        if not withheld and not replacements:
+        if all(verdict is True for verdict in self._verdicts.values()):
             return messages
-        allowed: list[Msg] = []
-        for message in messages:
-            if message.id in withheld:
-                message = replace(message, content=_WITHHELD)
-            elif message.id in replacements:
+        changed: dict[int, Msg] = {}
+        for message, digest in self._inputs(messages):
+            verdict = self._verdicts.get(digest, True)
+            if verdict is False:
+                changed[id(message)] = replace(message, content=_WITHHELD)
+            elif isinstance(verdict, str):
                 others = [block for block in message.get_content_blocks() if not isinstance(block, TextBlock)]
-                message = replace(message, content=[TextBlock(replacements[message.id]), *others])
-            allowed.append(message)
-        return allowed
+                changed[id(message)] = replace(message, content=[TextBlock(verdict), *others])
+        return [changed.get(id(message), message) for message in messages]
+
+    def _inputs(self, messages: list[Msg]) -> Iterator[tuple[Msg, str]]:
+        known = self._digests
+        for message in messages:
+            if message.role == "user":
+                if id(message) in known or message.get_text_content():
+                    yield message, self._digest(message)
+
+    def _digest(self, message: Msg) -> str:
+        known = self._digests.get(id(message))
+        if known is None:
+            # With the message, so that no other one gets its place in memory.
+            known = self._digests[id(message)] = message, _digest_of(message)
+        return known[1]
+
+
+def _digest_of(message: Msg) -> str:
+    digest = sha256(message.id.encode("utf-8", "backslashreplace"))
+    for block in message.get_content_blocks():
+        if isinstance(block, TextBlock):
+            part = "text", block.text
+        elif isinstance(block, DataBlock):
+            source = block.source
+            part = source.media_type or "", source.url if isinstance(source, URLSource) else source.data
+        else:  # a hint of the runtime, say
+            continue
+        for text in part:
+            value = text.encode("utf-8", "backslashreplace")
+            digest.update(b"%d:" % len(value))
+            digest.update(value)
+    return digest.hexdigest()[:32]

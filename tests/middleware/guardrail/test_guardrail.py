@@ -220,6 +220,35 @@ async def test_each_message_of_a_user_is_judged_once() -> None:
     assert seen == ["first", "second", "third"]
 
 
+@BOTH
+async def test_an_id_that_was_judged_stands_for_no_other_message(parallel: bool) -> None:
+    agent = agent_with(repeat("Well."), GuardrailMiddleware(input=no_secret, parallel=parallel))
+    judged = Msg("user", "hi", "user", id="known")
+    withheld = Msg("user", SECRET, "user", id="bad")
+    assert (await agent.reply(judged)).finished_reason == "completed"
+    assert (await agent.reply(withheld)).finished_reason == "guardrail"
+    inputs: list[Any] = [
+        Msg("user", SECRET, "user", id="known"),
+        [Msg("user", SECRET, "user"), Msg("user", "hi", "user", id="known")],
+        Msg("user", f"again {SECRET}", "user", id="bad"),
+    ]
+    for value in inputs:
+        agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+        assert (await agent.reply(value)).finished_reason == "guardrail"
+    assert isinstance(agent.model, ScriptedChatModel)
+    await agent.reply(Msg("user", "a fine word", "user", id="bad"))
+    assert "a fine word" in repr(agent.model.calls[-1].messages)
+    assert SECRET not in repr(agent.model.calls[-1].messages)
+
+
+async def test_a_replacement_stands_for_its_own_message_alone() -> None:
+    agent = agent_with(repeat("Well."), GuardrailMiddleware(input=hide_secret))
+    await agent.reply(Msg("user", f"tell {SECRET}", "user", id="one"))
+    await agent.reply(Msg("user", "and now?", "user", id="one"))
+    assert isinstance(agent.model, ScriptedChatModel)
+    assert [message.get_text_content() for message in agent.model.calls[-1].messages][::2] == ["tell ***", "and now?"]
+
+
 class Request(MiddlewareBase):
     """Stands for a provider that does not answer before it may."""
 
