@@ -12,12 +12,12 @@ from agentrt.conversation.question import question_message
 from agentrt.errors import InvalidInputError, ResumeError
 from agentrt.hooks import ReplyInput
 from agentrt.message import AssistantMsg, Msg, ToolCallBlock
-from agentrt.state import ReplyContext, StructuredTask
+from agentrt.state import AgentState, ReplyContext, StructuredTask
 from agentrt.state.state import WRAPPER
 from agentrt.text import lazy_pattern
 from agentrt.types import STRUCTURED_OUTPUT
 
-__all__ = ["check_reply_id", "check_sequence_number", "is_in_progress", "repeat_reply"]
+__all__ = ["check_reply_id", "check_sequence_number", "find_reply", "is_in_progress", "repeat_reply"]
 
 _REPLY_ID = lazy_pattern(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_NUMBER = 2**53 - 1
@@ -62,6 +62,16 @@ def is_in_progress(agent: ReplyingAgent, reply_id: str, inputs: ReplyInput) -> b
     return unfinished is not None and unfinished.reply_id == reply_id
 
 
+def find_reply(state: AgentState, reply_id: str, name: str | None = None) -> Msg | None:
+    """Return the message that was kept of a reply, by the agent of that name if one is given."""
+    # A caller may give a message the same id, and an observed one has it if another agent was given it as well.
+    for message in reversed(state.context):
+        if message.id == reply_id and message.role == "assistant" and message.finished_reason is not None:
+            if name in (None, message.name):
+                return message
+    return None
+
+
 def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
     """Return the message of that reply if there is nothing to run, because it is over or waits for an answer.
 
@@ -71,9 +81,7 @@ def repeat_reply(agent: ReplyingAgent, reply_id: str) -> Msg | None:
     unfinished, outcome = state.reply_context, state.last_reply
     if unfinished is not None and unfinished.reply_id == reply_id:
         return question_message(unfinished) if unfinished.parked and waiting_calls(unfinished) else None
-    # An observed message may have the same id, if another agent was given it as well.
-    own = (message for message in reversed(state.context) if message.id == reply_id and message.name == agent.name)
-    message = next((message for message in own if message.finished_reason is not None), None)
+    message = find_reply(state, reply_id, agent.name)
     if outcome is None or outcome.reply_id != reply_id:
         if message is None:
             return None

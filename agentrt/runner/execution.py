@@ -11,6 +11,7 @@ import anyio
 from agentrt.agent import Agent, ReplyStream
 from agentrt.errors import AgentRTError, SessionConflict, SessionIOError, StateError, UsageError
 from agentrt.event import AnyEvent, ToolResultEndEvent
+from agentrt.loop.repeat import find_reply
 from agentrt.message import Msg, ToolResultState
 from agentrt.runner.events import EventLog
 from agentrt.runner.queue import ClaimedRequest, Result
@@ -166,7 +167,7 @@ class Execution:
                 return Result("waiting", number=state.sequence) if is_own else Result("held")
             if last is not None and last.reply_id == request.reply_id:
                 return _result_of(state, request.reply_id)
-            if any(message.id == request.reply_id for message in state.context):
+            if find_reply(state, request.reply_id) is not None:
                 return Result("over")  # it was answered, and others after it, before that was noted
             if self.is_interrupted:
                 return Result("over", "interrupted")

@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 from agentrt.agent import Agent
 from agentrt.event import AnyEvent, ReplyEndEvent
+from agentrt.loop.repeat import find_reply
 from agentrt.message import AssistantMsg, Msg
 from agentrt.runner.events import resumed_event
 from agentrt.runner.execution import open_conversation
@@ -38,8 +39,7 @@ async def take_snapshot(
         # In front of the question, which keeps the number that it was sent with.
         events: list[AnyEvent] = [resumed_event(context.message, session_id, question.seq - 1), question]
         return Snapshot("waiting", events, await conversation.reply(reply_id=reply_id))
-    own = (message for message in reversed(state.context) if message.id == reply_id and message.name == agent.name)
-    kept = next((message for message in own if message.finished_reason is not None), None)
+    kept = find_reply(state, reply_id, agent.name)
     if last is not None and last.reply_id == reply_id:
         state.reply_context = None  # of the next reply; this copy of the state is never saved
         message = await conversation.reply(reply_id=reply_id)  # which only repeats it

@@ -8,7 +8,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentrt import Agent, AgentState
+from agentrt import Agent, AgentState, Msg
 from agentrt.errors import ConfigError, InvalidInputError, QueueFull, ResumeError, UsageError
 from agentrt.event import (
     ReplyEndEvent,
@@ -61,6 +61,13 @@ async def test_reply_id_is_stored_once_and_never_with_another_input(sqlite):
         with pytest.raises(InvalidInputError, match="'key' of session 's' was asked for with another input"):
             await runner.submit("s", "Pay more!", reply_id="key")
     assert len(model.calls) == 1
+
+
+async def test_message_with_the_id_of_a_later_reply_is_not_its_answer(sqlite):
+    async with work(Runner(make_agent(), sqlite)) as runner:
+        await (await runner.submit("s", Msg("user", "One.", "user", id="next"))).result()
+        answer = await (await runner.submit("s", "Two.", reply_id="next")).result()
+    assert answer.get_text_content() == "You said: Two."
 
 
 async def test_replies_of_a_session_are_in_order_and_never_overlap(sqlite):
