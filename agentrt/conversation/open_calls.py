@@ -40,10 +40,7 @@ _IN_THREAD: _CallResult = (
     "Unknown: the reply ended before this call was done. Its thread cannot be stopped, so it may take effect.",
     ToolResultState.UNKNOWN,
 )
-_IN_DOUBT: _CallResult = (
-    "Unknown: the process ended before this call was known to be done. It may have taken effect.",
-    ToolResultState.UNKNOWN,
-)
+_PROCESS_ENDED = "the process ended"
 
 
 def drain_and_close(agent: ReplyingAgent, run: ReplyRun) -> Iterator[AgentEvent]:
@@ -74,18 +71,18 @@ def close_open_calls(agent: ReplyingAgent, run: ReplyRun) -> Iterator[AgentEvent
 
 def close_abandoned_calls(context: ReplyContext) -> Iterator[AgentEvent]:
     """Yield the events that give each open call its result: a process before this one has left it."""
-    yield from _result_events(context, _in_order(context), new_id, partial(_result_of_left, context))
+    yield from _result_events(context, _in_order(context), new_id, partial(_result_of_left, context, _PROCESS_ENDED))
 
 
-def close_calls_in_doubt(run: ReplyRun, context: ReplyContext) -> Iterator[AgentEvent]:
-    """Yield results for the calls that may have been running when a process before this one ended.
+def close_calls_in_doubt(run: ReplyRun, context: ReplyContext, event: str = _PROCESS_ENDED) -> Iterator[AgentEvent]:
+    """Yield results for the calls that may have been running when something ended them, such as their process.
 
     Those of resumable and idempotent tools get none: they are entered again.
     """
     if not context.parked:
         calls = [call for call in open_calls(context) if not _waits(context, call)]
         calls = [call for call in calls if _tool_to_run_again(run.toolkit, context, call) is None]
-        yield from _result_events(context, calls, run.new_id, partial(_result_of_left, context))
+        yield from _result_events(context, calls, run.new_id, partial(_result_of_left, context, event))
 
 
 def mark_resumed_calls(toolkit: Toolkit, context: ReplyContext) -> None:
@@ -134,13 +131,15 @@ def _result_events(
         yield ToolResultEndEvent(context.reply_id, call.id, state, tool_call_name=call.name)
 
 
-def _result_of_left(context: ReplyContext, call: ToolCallBlock, has_begun: bool) -> _CallResult:
+def _result_of_left(context: ReplyContext, event: str, call: ToolCallBlock, has_begun: bool) -> _CallResult:
     if has_begun and _ran_before(context, call):
         return _INTERRUPTED
     if context.parked or _waits(context, call):
         return _NOT_RUN
     # Whether it had begun is not known, since the start of a call is not saved by itself.
-    return _INTERRUPTED if _behavior(context, call) is PermissionBehavior.DENY else _IN_DOUBT
+    if _behavior(context, call) is PermissionBehavior.DENY:
+        return _INTERRUPTED
+    return f"Unknown: {event} before this call was known to be done. It may have taken effect.", ToolResultState.UNKNOWN
 
 
 def open_calls(context: ReplyContext) -> list[ToolCallBlock]:

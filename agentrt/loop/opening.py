@@ -5,13 +5,13 @@ from typing import Any
 
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
-from agentrt.conversation.open_calls import close_calls_in_doubt
+from agentrt.conversation.open_calls import close_calls_in_doubt, forget_inner_calls, mark_resumed_calls
 from agentrt.conversation.progress import Origin
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ChainError, InvalidInputError
-from agentrt.event import AgentEvent, ModelCallRetryEvent, UserInterruptEvent
+from agentrt.event import AgentEvent, ModelCallRetryEvent, ToolResultEndEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.outcome import begin_context, start_event
+from agentrt.loop.outcome import begin_context, forget_unfinished_round, resumption_event, start_event
 from agentrt.loop.resume import apply_answer, reply_to_resume
 from agentrt.loop.structured_output import require_structured_output, restore_form
 from agentrt.message import APPLY, Msg
@@ -55,7 +55,7 @@ async def open_reply(
         restore_form(agent, run, context, structured_schema)
         return context, await _resume_reply(agent, run, context, inputs)
     if progress.origin is not Origin.INPUT:
-        return context, []  # what the user answered stands, and so does what was done about it
+        return context, await _resume_again(agent, run, context)
     return context, [progress.record_event(_begin_again(run, context))]
 
 
@@ -108,6 +108,29 @@ async def _resume_reply(
             agent.state.reply_context, permissions.rules = before
             raise
     return opening
+
+
+async def _resume_again(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext) -> list[AgentEvent]:
+    """Resume a reply once more, from what stands: what the user answered, and what was done about it.
+
+    Returns the event that tells all of it, since a layer may have kept any part of it from the listener.
+    """
+    progress = run.progress
+    forget_unfinished_round(progress, context)
+    for event in list(run.mailbox.take()):
+        if event.reply_id == run.id and event.__class__ in APPLY:
+            progress.record_event(event)
+            if isinstance(event, ToolResultEndEvent):
+                forget_inner_calls(context, event.tool_call_id)
+        else:
+            run.mailbox.post(event)
+    for event in close_calls_in_doubt(run, context, "the reply was resumed again"):
+        progress.record_event(event)
+    mark_resumed_calls(run.toolkit, context)
+    progress.note_resumed(context)
+    if agent.state_store is not None:
+        await agent.save()
+    return [resumption_event(agent, run, context.message)]
 
 
 def _begin_again(run: ReplyRun, context: ReplyContext) -> ModelCallRetryEvent:

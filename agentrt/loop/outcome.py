@@ -41,6 +41,7 @@ __all__ = [
     "forget_unfinished_round",
     "message_when_interrupted",
     "record_end",
+    "resumption_event",
     "skip_unsaved",
     "start_event",
 ]
@@ -64,16 +65,18 @@ def start_event(agent: ReplyingAgent, run: ReplyRun) -> ReplyStartEvent | ReplyR
     """Return the event that a reply begins with, or resumes with after its process died; it is recorded."""
     progress = run.progress
     if progress.start_event is None:
-        message, session_id = progress.message, agent.state.session_id
-        if message is not None and progress.was_left:
-            blocks = [copy_block(block) for block in message.get_content_blocks()]
-            progress.start_event = ReplyResumedEvent(
-                run.id, blocks, session_id, message.name, message.role, message.usage, message.created_at
-            )
+        if progress.message is not None and progress.was_left:
+            progress.start_event = resumption_event(agent, run, progress.message)
         else:
-            progress.start_event = ReplyStartEvent(run.id, session_id, agent.name)
-        progress.record_event(progress.start_event)
+            progress.start_event = progress.record_event(ReplyStartEvent(run.id, agent.state.session_id, agent.name))
     return progress.start_event
+
+
+def resumption_event(agent: ReplyingAgent, run: ReplyRun, message: Msg) -> ReplyResumedEvent:
+    """Return the event that tells a listener all that the reply holds; it is recorded."""
+    blocks = [copy_block(block) for block in message.get_content_blocks()]
+    head = message.name, message.role, message.usage, message.created_at
+    return run.progress.record_event(ReplyResumedEvent(run.id, blocks, agent.state.session_id, *head))
 
 
 def skip_unsaved(state: AgentState) -> None:

@@ -30,6 +30,7 @@ from agentrt.message import (
     DataBlock,
     TextBlock,
     ThinkingBlock,
+    UserMsg,
 )
 from agentrt.model import ScriptedChatModel
 from agentrt.state import InMemoryStateStore
@@ -188,6 +189,48 @@ async def test_a_parked_reply_that_a_layer_starts_again_is_in_progress():
     assert phases[0] == (Phase.WAITING, True)
     assert phases[1] == (Phase.OPEN, False)
     assert agent.state.reply_context is None
+
+
+class ResumesAgain(MiddlewareBase):
+    """Leaves a reply that resumes at one of its items, and calls `next_handler` again."""
+
+    def __init__(self, item_number: int) -> None:
+        self.item_number = item_number
+        self.left_at: str | None = None
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        if not isinstance(input_kwargs["inputs"], Msg):
+            stream = next_handler()
+            for _ in range(self.item_number):
+                yield await anext(stream)
+            self.left_at = short(await anext(stream))
+        async for item in next_handler():
+            yield item
+
+
+async def test_a_layer_may_resume_a_resumed_reply_again():
+    runs: list[int] = []
+
+    async def careful(a: int) -> str:
+        """Do it, if the user says so."""
+        runs.append(a)
+        return f"did {a}"
+
+    for layer in map(ResumesAgain, range(8)):
+        runs.clear()
+        script = [[call("1", "careful", a=1)], "done", "done"]
+        agent = agent_of(script, FunctionTool(careful, ask=True), middlewares=[layer])
+        asking = await items_of(agent, UserMsg("user", "go"))
+        confirmed = UserConfirmResultEvent(asking[0].reply_id, [ConfirmResult(True, each) for each in waiting(agent)])
+        rebuilt = AssistantMsg("", [])
+        for item in [*asking, *await items_of(agent, confirmed)]:
+            if not isinstance(item, Msg):
+                rebuilt.append_event(item)
+        message = agent.state.context[-1]
+        [result] = message.get_content_blocks("tool_result")
+        assert (len(runs), result.state) in {(0, "unknown"), (1, "unknown"), (1, "success")}, layer.left_at
+        assert message.get_text_content() == "done", layer.left_at
+        assert rebuilt.content == message.content, layer.left_at
 
 
 @LAYERS

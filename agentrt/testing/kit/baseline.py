@@ -2,12 +2,19 @@
 
 from itertools import product
 
-from agentrt.event import ModelCallEndEvent
-from agentrt.testing.kit.kit_agents import CONFIRM_QUESTION, FORM, PLAIN_QUESTION, QUESTIONS, TOOL_QUESTION
-from agentrt.testing.kit.probe_layers import AnswerLayer, DelayLayer, RewriteLayer
+from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent, ToolResultEndEvent, ToolResultStartEvent
+from agentrt.testing.kit.kit_agents import (
+    CONFIRM_QUESTION,
+    FORM,
+    PLAIN_QUESTION,
+    QUESTIONS,
+    RESUMABLE_QUESTION,
+    TOOL_QUESTION,
+)
+from agentrt.testing.kit.probe_layers import AnswerLayer, DelayLayer, ResumeAgainLayer, RewriteLayer
 from agentrt.testing.kit.session import KitRun, differs_from_both
 
-__all__ = ["answer_alone", "answer_beside_layers", "answer_with_delays"]
+__all__ = ["answer_alone", "answer_beside_layers", "answer_with_delays", "resume_again"]
 
 
 async def answer_alone(run: KitRun) -> None:
@@ -65,3 +72,14 @@ async def answer_beside_layers(run: KitRun) -> None:
             conversation = run.start(run.layers(outside, inside), stream=stream)
             for question in (PLAIN_QUESTION, TOOL_QUESTION, CONFIRM_QUESTION):
                 await conversation.ask_without_errors(question)
+
+
+async def resume_again(run: KitRun) -> None:
+    """Have a layer leave resumed replies in the middle and call `next_handler` again."""
+    activity = run.activity
+    events_to_leave_at = (ToolResultStartEvent, ToolResultEndEvent, TextBlockDeltaEvent)
+    for event_class, is_outside in product(events_to_leave_at, (True, False)):
+        run.activity = f"{activity} at {event_class.__name__}, {'outside' if is_outside else 'inside'} of it"
+        layer = ResumeAgainLayer(event_class)
+        outside, inside = ([layer], []) if is_outside else ([], [layer])
+        await run.start(run.layers(outside, inside)).ask_without_errors(RESUMABLE_QUESTION)

@@ -16,14 +16,15 @@ from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt.model.scripted import stream_response, whole_response
 from agentrt.state import AgentState, InMemoryStateStore, StateStore
 from agentrt.testing.harness.full_text import full_text
-from agentrt.tool import FunctionTool, ToolBase, Toolkit
-from agentrt.types import STRUCTURED_OUTPUT, JSONSchema, ToolChoice
+from agentrt.tool import FunctionTool, ToolBase, ToolContext, Toolkit
+from agentrt.types import STRUCTURED_OUTPUT, JSONSchema, OpenQuestion, ToolChoice, ToolResponse
 
 __all__ = [
     "CONFIRM_QUESTION",
     "FORM",
     "PLAIN_QUESTION",
     "QUESTIONS",
+    "RESUMABLE_QUESTION",
     "TOOL_QUESTION",
     "TWO_TOOLS_QUESTION",
     "WAITING_QUESTION",
@@ -44,6 +45,7 @@ TOOL_QUESTION = "Please add."
 TWO_TOOLS_QUESTION = "Please add and count."
 CONFIRM_QUESTION = "Please write."
 WAITING_QUESTION = "Please add, write and send."
+RESUMABLE_QUESTION = "Please add, write, sign and send."
 
 QUESTIONS = {
     "a plain question": PLAIN_QUESTION,
@@ -63,6 +65,7 @@ _CALL_INPUTS = {
     "subtract": "{}",
     "count": '{"to": 3}',
     "write": '{"text": "note"}',
+    "sign": "{}",
     "send": '{"text": "note"}',
 }
 
@@ -194,9 +197,23 @@ class _SendTool(ToolBase):
     is_external_tool = True
 
 
+class _SignTool(ToolBase):
+    """A tool whose call asks the user once it has begun, and is resumed with the answer."""
+
+    name = "sign"
+    description = "Sign the note."
+    is_resumable = True
+
+    async def call(self, context: ToolContext) -> ToolResponse:
+        """Ask, or say what the user said."""
+        if context.answers:
+            return ToolResponse([TextBlock("signed")])
+        return ToolResponse(waits=[OpenQuestion(ToolCallBlock("signature", "sign"))])
+
+
 @cache
 def _shared_tools() -> list[ToolBase]:
-    """Return tools for the calls that are streamed, need a yes, and run outside."""
+    """Return tools for the calls that are streamed, need a yes, ask by themselves, and run outside."""
 
     async def count(to: int) -> AsyncIterator[str]:
         """Count."""
@@ -210,7 +227,7 @@ def _shared_tools() -> list[ToolBase]:
         return f"wrote {text!r}"
 
     # Once: reading signatures is most of what an agent costs, and a check makes thousands of agents.
-    return [FunctionTool(count, is_read_only=True), FunctionTool(write, ask=True), _SendTool()]
+    return [FunctionTool(count, is_read_only=True), FunctionTool(write, ask=True), _SignTool(), _SendTool()]
 
 
 def _make_toolkit(on_point: OnPoint) -> Toolkit:

@@ -53,6 +53,7 @@ __all__ = [
     "ForeignEventsLayer",
     "ObserveAndPrintProbe",
     "OutcomeProbe",
+    "ResumeAgainLayer",
     "RewriteLayer",
 ]
 
@@ -210,6 +211,26 @@ class AnswerLayer(MiddlewareBase):
         if agent.state.reply_context is None:  # else the reply resumes, and its end is still to come
             yield AssistantMsg("layer", "A layer answers this.")
             return
+        async for item in next_handler():
+            yield item
+
+
+class ResumeAgainLayer(MiddlewareBase):
+    """Leaves a reply that resumes at its first event of one class, and calls what is inside again."""
+
+    def __init__(self, event_class: type[AgentEvent]) -> None:
+        self._event_class = event_class
+
+    async def on_reply(
+        self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
+    ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        if isinstance(input_kwargs["inputs"], AgentEvent):
+            async for item in next_handler():
+                if isinstance(item, self._event_class):
+                    break
+                yield item
+            else:
+                return
         async for item in next_handler():
             yield item
 

@@ -13,7 +13,7 @@ from agentrt.testing.harness.approve import approve
 from agentrt.testing.harness.await_faults import run_with_every_fault
 from agentrt.testing.harness.fault_run import ConversationPlan
 from agentrt.testing.harness.tool_log import ToolLog
-from agentrt.testing.kit.baseline import answer_alone, answer_beside_layers, answer_with_delays
+from agentrt.testing.kit.baseline import answer_alone, answer_beside_layers, answer_with_delays, resume_again
 from agentrt.testing.kit.disturbances import (
     break_off_streams,
     cancel_at_each_point,
@@ -44,6 +44,7 @@ _SCENARIOS: dict[str, Callable[[KitRun], Awaitable[None]]] = {
     "something fails: the model's stream breaks off, and the question is a plain one": break_off_streams,
     "items come later": answer_with_delays,
     "beside a layer": answer_beside_layers,
+    "beside a layer that resumes a reply again": resume_again,
     "events of another reply pass through": pass_foreign_events,
     "tools side by side": run_tools_side_by_side,
     "two instances in one agent": put_two_in_one_agent,
