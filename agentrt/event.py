@@ -146,7 +146,7 @@ class ReplyStartEvent(AgentEvent):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ReplyResumedEvent(AgentEvent):
-    """A reply resumes after its process died: `blocks` and `usage` replace all that was shown of it before.
+    """A reply resumes after its process died, or a layer resumes it again: `blocks` and `usage` replace what was shown.
 
     `begun_at` is when the reply began.
     """
