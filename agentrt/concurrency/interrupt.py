@@ -149,7 +149,7 @@ class Interruption:
         try:
             return await work()
         except BaseException as error:
-            if self.reason is None or not self.is_interruption(error):
+            if self.reason is None or not await self.is_interruption(error):
                 raise
             raise Interrupted from None
         finally:
@@ -186,11 +186,18 @@ class Interruption:
         await checkpoint_if_cancelled()  # first, since a scope of anyio takes no cancellation but its own for its own
         raise anyio.get_cancelled_exc_class()
 
-    def is_interruption(self, error: BaseException) -> bool:
-        """Say whether the error is the interruption alone, without a cancellation by someone else as well."""
+    async def is_interruption(self, error: BaseException) -> bool:
+        """Say whether the error is the interruption alone, without a cancellation by someone else as well.
+
+        Raises the cancellation of a scope that was cancelled as well.
+        """
         self.task = None  # before the cancellation is taken back, lest the timer cancels anew
         is_alone = self._uncancel()
-        return isinstance(error, Interrupted) or (is_alone and isinstance(error, anyio.get_cancelled_exc_class()))
+        is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
+        if is_cancellation and not is_alone:
+            # Of two in one turn the task gets one, which may be ours, and a scope of anyio takes no other for its own.
+            await checkpoint_if_cancelled()
+        return isinstance(error, Interrupted) or (is_alone and is_cancellation)
 
     def _uncancel(self) -> bool:
         """Take our cancellations of the task back; says whether there were any, and none by someone else."""

@@ -89,7 +89,7 @@ class _TrioInterruption(Interruption):
     def raise_pending_cancellation(self) -> Any:
         return self._checkpoint_if_cancelled()
 
-    def is_interruption(self, error: BaseException) -> bool:
+    async def is_interruption(self, error: BaseException) -> bool:
         return isinstance(error, Interrupted) or self._has_caught
 
     async def run_interruptible(self, work: Callable[[], Awaitable[_TrioValue]]) -> _TrioValue:

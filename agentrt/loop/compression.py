@@ -143,7 +143,7 @@ async def compress_now(agent: ReplyingAgent, instructions: str | None, deps: obj
             async for _ in steps:
                 pass
         except BaseException as error:
-            if not run.interruption.is_interruption(error):
+            if not await run.interruption.is_interruption(error):
                 raise
         finally:
             run.interruption.end()  # before the stream is closed, which nobody may interrupt

@@ -165,7 +165,7 @@ class Rounds:
             interruption.end()
             self.has_failed = True
             return drain_and_close(self._agent, self._run)
-        if not interruption.is_interruption(error):
+        if not await interruption.is_interruption(error):
             self.has_failed = True
             return ()
         self.is_over = True

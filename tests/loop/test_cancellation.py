@@ -8,7 +8,9 @@ import anyio
 import pytest
 
 from agentrt import Agent
+from agentrt.concurrency.event_loop import checkpoint
 from agentrt.message import ToolResultState
+from agentrt.middleware import GuardrailMiddleware
 from agentrt.tool import ToolContext
 from tests.loop.helpers import agent_of, call, short
 
@@ -135,3 +137,41 @@ async def test_a_task_of_asyncio_is_cancelled_whoever_swallows_that(where):
         await task
     assert "RE(completed)" not in names
     assert (await agent.reply("and now?")).get_text_content() == "next"
+
+
+async def wait_for_turns(turns: int) -> None:
+    for _ in range(turns):
+        await checkpoint()
+
+
+async def judge(text, agent):
+    await wait_for_turns(3)
+
+
+async def interrupt_and_cancel(agent: Agent, turn: int, is_interrupted_first: bool) -> bool:
+    """Interrupt a reply and cancel its scope in that turn of the event loop; says whether it was over before."""
+    scope = anyio.CancelScope()
+
+    async def stop() -> None:
+        await wait_for_turns(turn)
+        for step in (agent.interrupt, scope.cancel) if is_interrupted_first else (scope.cancel, agent.interrupt):
+            step()
+
+    task = asyncio.create_task(stop())
+    with scope:
+        async with agent.reply_stream("go") as events:
+            async for _ in events:
+                await checkpoint()
+    is_over = not task.done()
+    await task
+    return is_over
+
+
+@pytest.mark.parametrize("middlewares", [[], [GuardrailMiddleware(output=[judge], window=20)]], ids=["none", "window"])
+@pytest.mark.parametrize("is_interrupted_first", [True, False])
+async def test_a_scope_takes_its_cancellation_beside_an_interrupt(middlewares, is_interrupted_first):
+    turn = 1
+    # A cancellation that leaves the scope ends the test as cancelled.
+    while not await interrupt_and_cancel(agent_of(["word " * 30], middlewares=middlewares), turn, is_interrupted_first):
+        turn += 1
+    assert turn > 10
