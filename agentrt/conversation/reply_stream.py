@@ -78,6 +78,11 @@ class ReplyStream(Generic[_Item, _Output]):
             await self._items.aclose()
 
     @property
+    def closing_events(self) -> list[AgentEvent]:
+        """The events that ended what was open when the reply was left or cancelled; its reader has not had them."""
+        return list(self._claim.closing_events)
+
+    @property
     def _is_read(self) -> bool:
         """Whether a task waits for the next item at this moment."""
         return bool(getattr(self._items, "ag_running", False))

@@ -1,6 +1,7 @@
 """Whose turn it is in a conversation."""
 
 from collections import deque
+from collections.abc import Sequence
 from threading import RLock
 from typing import Literal, Protocol
 
@@ -13,6 +14,7 @@ from agentrt.concurrency.event_loop import CrossThreadEvent
 from agentrt.concurrency.interrupt import Interruption
 from agentrt.concurrency.reaper import Reaper
 from agentrt.errors import AgentBusyError, UsageError
+from agentrt.event import AgentEvent
 from agentrt.message import Msg
 from agentrt.state import AgentState
 
@@ -39,6 +41,7 @@ class Claim:
     `dropped` says that nobody holds its stream any more, `is_named` that the caller gave the reply its id; the numbers
     of its events are above `after`. `awaits` holds the locks that its tools and layers wait for. `final` is its final
     message, once its stream has come to its end. `is_handed_over` says that it is to stop without an end.
+    `closing_events` ended what was open when it was left before its end.
     """
 
     # Defaults of the class, since most of these are never set in a short reply.
@@ -47,6 +50,7 @@ class Claim:
     task: int | None = None
     lock: "ConversationLock | None" = None
     final: Msg | None = None
+    closing_events: Sequence[AgentEvent] = ()
     part: "SteppedReply | None" = None
     _left: CrossThreadEvent | None = None
 

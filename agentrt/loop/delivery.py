@@ -17,7 +17,19 @@ from agentrt.conversation.progress import Origin
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.decoding.recorder import Recorder
 from agentrt.errors import ChainContractError, ChainError, SessionUnserializable, UsageError
-from agentrt.event import AgentEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
+from agentrt.event import (
+    AgentEvent,
+    ModelCallEndEvent,
+    ReplyEndEvent,
+    ReplyResumedEvent,
+    ReplyStartEvent,
+    SubagentEndEvent,
+    TextBlockEndEvent,
+    ThinkingBlockEndEvent,
+    ToolCallEndEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+)
 from agentrt.hooks import ReplyInput
 from agentrt.loop.answer import (
     announce_answer,
@@ -28,7 +40,15 @@ from agentrt.loop.answer import (
     touch_history,
     withdraw_unkept,
 )
-from agentrt.loop.outcome import UNSAVED, end_event, end_reply, forget_unfinished_round, record_end, start_event
+from agentrt.loop.outcome import (
+    UNSAVED,
+    end_event,
+    end_partial_message,
+    end_reply,
+    forget_unfinished_round,
+    record_end,
+    start_event,
+)
 from agentrt.message import Msg
 from agentrt.state.state import drop_unsavable
 
@@ -36,6 +56,15 @@ __all__ = ["Delivery"]
 
 _logger = logging.getLogger("agentrt")
 _OPENINGS = {ReplyStartEvent, ReplyResumedEvent}
+_CLOSING_EVENTS = (
+    TextBlockEndEvent,
+    ThinkingBlockEndEvent,
+    ToolCallEndEvent,
+    ModelCallEndEvent,
+    ToolResultStartEvent,
+    ToolResultEndEvent,
+    ReplyEndEvent,
+)
 _LAST_SAVE_SECONDS = 15.0
 _DeliveryPart = Callable[[], Awaitable[Iterable[AgentEvent]]]
 
@@ -257,9 +286,11 @@ class Delivery:
         if progress.end_event is None and run.claim.is_handed_over:
             forget_unfinished_round(progress, context)
         elif progress.end_event is None and not self._is_still_waiting():
-            for _ in close_open_calls(agent, run):  # nobody is listening, so no event is sent
-                pass
-            record_end(agent, run, end_event(agent, run, "interrupted"))
+            closing = list(self._closing_events())
+            record_end(agent, run, end := end_event(agent, run, "interrupted"))
+            if not run.is_unseen:
+                # Nobody is listening any more, but a supervisor may have a listener of its own.
+                run.claim.closing_events = [progress.assign_seq(event) for event in (*closing, end)]
         agent.state.sequence = progress.highest_seq
         # Under a shield: the caller may be cancelling us, and what is not saved now is lost. Bounded, so that a store
         # that hangs does not keep the cancellation for ever.
@@ -267,6 +298,25 @@ class Delivery:
             _logger.error(
                 "the state of a reply that did not end could not be saved within %s seconds", _LAST_SAVE_SECONDS
             )
+
+    def _closing_events(self) -> Iterator[AgentEvent]:
+        """Yield what ends everything that is open in a reply which is left, and in those that work for it."""
+        agent, run, progress = self._agent, self._run, self._progress
+        context, recorder = agent.state.reply_context, progress.recorder
+        if context is not None and progress.attempt is not None:
+            blocks = context.blocks if recorder is None else recorder.blocks
+            sent = {block.id for block in blocks}
+            for event in end_partial_message(context, progress.last_event, "interrupted"):
+                if getattr(event, "block_id", None) in (None, *sent):
+                    yield progress.record_event(event)
+        # Of what those say, the ends alone, and no text: layers of this reply have not seen the rest.
+        for event in run.mailbox.take():
+            is_end = isinstance(event, SubagentEndEvent) or (
+                isinstance(event, _CLOSING_EVENTS) and event.reply_id != run.id
+            )
+            if is_end and not getattr(event, "text", None):
+                yield event
+        yield from progress.fill_missing_starts(close_open_calls(agent, run))
 
     async def _save_or_log(self) -> None:
         agent, run = self._agent, self._run

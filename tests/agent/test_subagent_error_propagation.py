@@ -161,6 +161,9 @@ class FakeSpan:
     def set_attribute(self, name: str, value: Any) -> None:
         self.attributes[name] = value
 
+    def set_status(self, code: Any, description: str) -> None:
+        self.attributes["status"] = (code.name, description)
+
 
 @pytest.mark.parametrize("kind", ["error", "fine"])
 async def test_span_of_a_delegation_says_how_it_ended(kind: str) -> None:
@@ -176,6 +179,7 @@ async def test_span_of_a_delegation_says_how_it_ended(kind: str) -> None:
     assert name == "invoke_agent ann"
     assert attributes["ended"]
     assert attributes.get("error.type") == ("ValueError" if kind == "error" else None)
+    assert attributes.get("status") == (("ERROR", "ValueError") if kind == "error" else None)
 
 
 async def test_span_of_a_delegation_is_under_that_of_its_call() -> None:

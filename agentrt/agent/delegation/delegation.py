@@ -24,6 +24,7 @@ from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, ToolResult
 from agentrt.conversation.open_calls import asked_calls
 from agentrt.errors import ResumeError
 from agentrt.event import (
+    AgentEvent,
     ConfirmResult,
     ExternalExecutionResultEvent,
     RequireExternalExecutionEvent,
@@ -81,6 +82,7 @@ class Delegation:
         self._context = context
         self._store = StoreInCall(context)
         self._is_interrupted = False
+        self._scope: anyio.CancelScope | None = None
         supervisor_name = None if self.supervisor is None else self.supervisor.name
         self.attribution: JSONObject = {"subagent": tool.agent.name, "supervisor": supervisor_name}
 
@@ -133,7 +135,7 @@ class Delegation:
             if self.tool.seconds is None:
                 return await self._enter(task, arguments)
             # Here and not as the tool's own timeout, so that the result says whose time was up.
-            with anyio.move_on_after(self.tool.seconds):
+            with anyio.move_on_after(self.tool.seconds) as self._scope:
                 return await self._enter(task, arguments)
         except (Exception, SystemExit) as error:  # the boundary where a sub-agent's failure becomes a result
             # The supervisor's own state cannot be saved, or a limit of its own reply, or of one above it, is used up.
@@ -171,11 +173,19 @@ class Delegation:
         try:
             response = await self._converse(child, reply_id, task, arguments)
             result_state = response.state
+        except anyio.get_cancelled_exc_class():
+            is_late = self._scope is not None and self._scope.cancel_called
+            result_state = ToolResultState.TIMEOUT if is_late else ToolResultState.INTERRUPTED
+            raise
         finally:
-            # An abandoned reply takes no more events. One that nobody sees takes this one, to count what was used.
-            if self._context.run is None or not self._context.run.ended:
-                self._emit_end(identity, result_state)
+            self._emit_end(identity, result_state)
         return response
+
+    def _emit(self, event: AgentEvent) -> None:
+        """Emit into the supervisor's reply, unless it was abandoned. One that nobody reads counts what was used."""
+        run = self._context.run
+        if run is None or not run.ended:
+            self._context.emit(event)
 
     @property
     def _is_seen(self) -> bool:
@@ -186,7 +196,7 @@ class Delegation:
         context: ReplyContext | None = self.child.state.reply_context
         messages = self.child.state.context if context is None else [context.message]
         usage = messages[-1].usage if messages else None
-        self._context.emit(SubagentEndEvent("", *identity, state, usage))
+        self._emit(SubagentEndEvent("", *identity, state, usage))
 
     def _lost_result(self) -> ToolResponse:
         response = failure_result(self.name, "unknown", "StateLost", self.attribution)
@@ -253,12 +263,17 @@ class Delegation:
         if not (self.tool.stream and self._is_seen):
             return await child.reply(inputs, **options)  # type: ignore[no-any-return]  # of a subclass of Agent
         final: Msg | None = None
-        async with child.reply_stream(inputs, yield_final_msg=True, **options) as items:
-            async for item in items:
-                if isinstance(item, Msg):
-                    final = item
-                elif not isinstance(item, _ASKED_ABOVE):
-                    await self._context.relay(item)
+        stream = child.reply_stream(inputs, yield_final_msg=True, **options)
+        try:
+            async with stream as items:
+                async for item in items:
+                    if isinstance(item, Msg):
+                        final = item
+                    elif not isinstance(item, _ASKED_ABOVE):
+                        await self._context.relay(item)
+        finally:
+            for event in stream.closing_events:
+                self._emit(event)
         return final
 
     def _next_answer(self, state: AgentState) -> UserConfirmResultEvent | ExternalExecutionResultEvent | None:

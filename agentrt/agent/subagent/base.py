@@ -270,7 +270,10 @@ class SubAgentBase(AgentBase):
             finally:
                 await self._clean_up()
             if span is not None:
+                from opentelemetry.trace import StatusCode  # loaded already, by the program that made the tracer
+
                 span.set_attribute("error.type", type(error).__name__)
+                span.set_status(StatusCode.ERROR, type(error).__name__)
             return failed_delegation(self.name, self.permissions, error)
 
     def _take_task(self, task: str, context: DelegationContext | None, metadata: JSONObject | None) -> Msg:

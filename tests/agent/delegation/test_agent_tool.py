@@ -1,5 +1,6 @@
 """An agent as a tool of another one."""
 
+from contextlib import aclosing
 from typing import Any
 
 import pydantic
@@ -7,6 +8,8 @@ import pytest
 
 from agentrt import MiddlewareBase, Msg, UserMsg
 from agentrt.errors import ToolConfigError
+from agentrt.event import ReplyEndEvent, SubagentEndEvent
+from agentrt.model import ScriptedChatModel
 from tests.agent.delegation.helpers import (
     Counting,
     agent_of,
@@ -399,6 +402,59 @@ async def test_interrupting_the_supervisor_stops_its_children() -> None:
         await boss.reply("go")
     assert stopped.is_set()
     assert (results_of(boss)["1"].state, boss.state.reply_context) == ("interrupted", None)
+
+
+def unclosed(events: list[Any]) -> list[str]:
+    """Return what was started and not ended, in any of the replies that the events tell of."""
+    open_parts: list[str] = []
+    for event in events:
+        ids = (event.reply_id, getattr(event, "block_id", ""), getattr(event, "tool_call_id", ""))
+        name, _, kind = event.type.rpartition("_")
+        if kind == "START":
+            open_parts.append(f"{name} {ids}")
+        elif kind == "END":
+            open_parts.remove(f"{name} {ids}")
+    return open_parts
+
+
+@pytest.mark.parametrize("where", ["a tool", "the model"])
+@pytest.mark.parametrize("stopped_by", ["interrupt", "timeout"])
+async def test_a_child_that_is_stopped_closes_all_it_has_begun(where: str, stopped_by: str) -> None:
+    import anyio
+
+    async def stop() -> None:
+        if stopped_by == "interrupt":
+            boss.interrupt()
+        await anyio.sleep_forever()
+
+    async def wait() -> str:
+        """Have the reply stopped."""
+        await stop()
+        return ""
+
+    class Slow(ScriptedChatModel):
+        async def _call(self, *arguments: Any) -> Any:
+            pieces = await super()._call(*arguments)
+
+            async def stream() -> Any:
+                async with aclosing(pieces):
+                    yield await anext(pieces)
+                    await stop()
+
+            return stream() if where == "the model" else pieces
+
+    seconds = 0.05 if stopped_by == "timeout" else None
+    leaf = agent_of("leaf", [], wait)
+    leaf.model = Slow([[call("k1", "wait")] if where == "a tool" else "Some words to say."])
+    middle = agent_of("middle", [[call("m1", "leaf", query="x")], "Done."], leaf.as_tool("Does it."))
+    boss = agent_of("boss", [[call("1", "middle", query="x")], "Done."], middle.as_tool("Asks.", timeout=seconds))
+    async with boss.reply_stream("go") as stream:
+        events = [event async for event in stream]
+    assert unclosed(events) == []
+    ends = {event.name: event.state for event in events if isinstance(event, SubagentEndEvent)}
+    assert ends == {"leaf": "interrupted", "middle": "interrupted" if stopped_by == "interrupt" else "timeout"}
+    replies = [event.finished_reason for event in events if isinstance(event, ReplyEndEvent)]
+    assert replies == ["interrupted"] * 2 + ["interrupted" if stopped_by == "interrupt" else "completed"]
 
 
 async def test_a_cycle_of_agents_ends_in_a_denied_result() -> None:
