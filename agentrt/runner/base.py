@@ -16,6 +16,7 @@ from agentrt.agent import Agent, AgentInput
 from agentrt.block import new_name
 from agentrt.errors import ConfigError, InvalidInputError, ResumeError, UsageError
 from agentrt.event import AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.loop.outcome import UNSAVED
 from agentrt.message import Msg
 from agentrt.runner.events import EventLog
 from agentrt.runner.execution import open_conversation
@@ -259,6 +260,24 @@ class RunnerBase(ABC):
             # Longer and longer, since there may be many followers, and none of them hears of another process.
             await self._events.wait_for_opening(pause)
             pause = min(1.5 * pause, _MAX_PAUSE)
+
+    async def can_have_sent(self, state: AgentState, reply_id: str, number: int) -> bool:
+        """Say whether a follower of the reply can have an event of this number, wherever the reply runs.
+
+        `state` is what is saved of its session, which is behind what followers of a running reply have read.
+        """
+        self._check_is_open("can_have_sent")
+        check_reply(state.session_id, reply_id, number)
+        log = self._events.get(state.session_id, reply_id)
+        if number <= state.sequence or (log is not None and number <= log.last_number):
+            return True
+        # It may run elsewhere, or have died there: what it has sent and not saved is not known here.
+        context = state.reply_context
+        is_running = context is not None and context.reply_id == reply_id and not context.parked
+        if not is_running:
+            standing = await self._queue.standing(state.session_id, reply_id)
+            is_running = standing is not None and standing.is_pending
+        return is_running and number <= state.sequence + UNSAVED
 
     async def delete(self, session_id: str) -> None:
         """Delete a session from the store: what is queued for it is not run, and what runs of it ends.

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 from json import loads
+from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -131,9 +132,7 @@ class Api:
         if len(body) != 1:
             raise ApiError(400, "invalid_body", "the body must have 'input' or 'answer', and not both")
         if after:
-            # Of a reply that was begun before, under its key; a session that is new has no events.
-            info = await visitor.find(session_id)
-            _check_number(after, -1 if info is None else (await visitor.load(session_id)).sequence)
+            await _check_number(visitor, session_id, key or _reply_of_answer(body), after)
         is_stream = "text/event-stream" in request.headers.get("accept", "")
         if is_stream:
             # Before anything is stored: a refused stream must not leave a reply that runs.
@@ -172,8 +171,7 @@ class Api:
         after = read_after(request)
         handle = await self._find_reply(request, visitor)
         if after:
-            state = await visitor.load(handle.session_id)
-            _check_number(after, state.sequence)
+            await _check_number(visitor, handle.session_id, handle.reply_id, after)
         self._slots.take(visitor.owner)
         return self._stream(visitor, handle, after, on_leave=None, headers={})
 
@@ -231,10 +229,22 @@ class Api:
         )
 
 
-def _check_number(after: int, sequence: int) -> None:
-    # What is sent before it is saved has numbers that were reserved, except those of an answer.
-    if after > sequence + 1:
-        raise ApiError(400, "last_event_id", "Last-Event-ID must be the id of an event of this reply")
+def _reply_of_answer(body: dict[str, Any]) -> str | None:
+    """Return the id of the reply that the body answers, as far as it has one: it is checked later."""
+    answer = body.get("answer")
+    reply_id = answer.get("reply_id") if isinstance(answer, dict) else None
+    return reply_id if isinstance(reply_id, str) and is_reply_id(reply_id) else None
+
+
+async def _check_number(visitor: Visitor, session_id: str, reply_id: str | None, after: int) -> None:
+    """Raise `ApiError` for the number of an event that the client cannot have; a session that is new has none."""
+    if await visitor.find(session_id) is not None:
+        state = await visitor.load(session_id)
+        if after <= state.sequence:
+            return
+        if reply_id is not None and await visitor.runner.can_have_sent(state, reply_id, after):
+            return
+    raise ApiError(400, "last_event_id", "Last-Event-ID must be the id of an event of this reply")
 
 
 def _path_of_events(request: Request, handle: ReplyHandle) -> str:

@@ -13,9 +13,10 @@ async function send(body) {
 }
 
 async function* follow(url) {
-  while (true) {
+  for (let status = 200; status < 400 || status >= 500; ) {
     try {
       const response = await fetch(url, { headers: { ...headers, "Last-Event-ID": String(last) } });
+      status = response.status;
       let rest = "";
       for await (const part of response.body.pipeThrough(new TextDecoderStream())) {
         const messages = (rest + part).split("\n\n");
@@ -29,6 +30,7 @@ async function* follow(url) {
     } catch {} // the connection was cut, or the server is started again
     await new Promise((resolve) => setTimeout(resolve, 500));
   }
+  throw new Error(`${url} was refused`); // and would be again
 }
 
 for (let body = { input: text }; body; ) {

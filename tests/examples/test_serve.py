@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import httpx2
 import pytest
 
 import dev
+from agentrt.serving import create_app
 from tests.console.program import environment
 from tests.services import needs
-from tests.serving.conftest import read_stream
+from tests.serving.conftest import WORDS, halfway_agent, read_stream, run_server
 
 SERVE = Path(dev.ROOT) / "examples" / "serve"
 
@@ -57,7 +58,7 @@ def test_demo_asks_before_it_takes_a_note(tmp_path):
 
 
 @contextmanager
-def cutting(url: str, size: int) -> Iterator[str]:
+def cutting(url: str, size: int, on_connection: Callable[[int], object] = id) -> Iterator[str]:
     """Run a proxy that cuts each connection after so many bytes of the server, and return its URL."""
     host, port = url.removeprefix("http://").split(":")
     threads: list[threading.Thread] = []
@@ -85,6 +86,7 @@ def cutting(url: str, size: int) -> Iterator[str]:
                 client, _ = listener.accept()
                 threads.append(threading.Thread(target=pass_on, args=[client]))
                 threads[-1].start()
+                on_connection(len(threads))
 
     listener = socket.create_server(("127.0.0.1", 0))
     accepting = threading.Thread(target=accept)
@@ -119,6 +121,19 @@ def test_client_approves_and_reads_on_where_it_was_cut(program, tmp_path):
     assert first == '[approved] take_note {"text": "buy milk"}'
     texts = [block["text"] for block in session["messages"][-1]["content"] if block["type"] == "text"]
     assert done.stdout.endswith(f"{texts[-1]}\n"), last
+
+
+@pytest.mark.parametrize("program", ["client.py", "client.mjs"])
+def test_client_reads_on_where_a_running_answer_was_cut(program):
+    if program == "client.mjs":
+        needs("node")
+    agent, gate = halfway_agent()
+    # The first half of the answer takes several connections.
+    with run_server(create_app(agent)) as url, cutting(url, 2000, lambda n: n > 3 and gate.set()) as place:
+        command = ["node" if program == "client.mjs" else sys.executable, SERVE / program, place, "ann/1", "Hi"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(WORDS) + "\n"
 
 
 def test_application_runs_on_trio_by_hypercorn(tmp_path):

@@ -6,14 +6,41 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import anyio
 import httpx2
 import uvicorn
 
-from agentrt import Msg
+from agentrt import Agent, Msg
 from agentrt.event import AgentEvent
+from agentrt.message import TextBlock
+from agentrt.model import ChatModelBase, ChatResponse
 from agentrt.serving import create_app
 
 PATIENCE = 30.0
+WORDS = [f"word{number} " for number in range(60)]
+
+
+class HalfwayModel(ChatModelBase):
+    """Says `WORDS`; in the middle of them it waits until the test opens `gate`."""
+
+    def __init__(self) -> None:
+        super().__init__(model="halfway", stream=True)
+        self.gate = threading.Event()
+
+    async def _call(self, *_: Any) -> AsyncIterator[ChatResponse]:
+        return self._stream()
+
+    async def _stream(self) -> AsyncIterator[ChatResponse]:
+        for number, word in enumerate(WORDS):
+            if number == len(WORDS) // 2:
+                await anyio.to_thread.run_sync(self.gate.wait, PATIENCE, abandon_on_cancel=True)
+            yield ChatResponse([TextBlock(word)], is_last=False)
+
+
+def halfway_agent(**options: Any) -> tuple[Agent, threading.Event]:
+    """Return an agent that says `WORDS`, and the gate in the middle of them."""
+    model = HalfwayModel()
+    return Agent("assistant", "", model, **options), model.gate
 
 
 @asynccontextmanager

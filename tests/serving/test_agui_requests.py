@@ -3,13 +3,14 @@
 import json
 from typing import Any
 
+import httpx2
 import pytest
 
 from agentrt.block import new_id
 from agentrt.model import ScriptedChatModel
-from agentrt.serving import BearerTokens
+from agentrt.serving import BearerTokens, create_app
 from tests.runner.conftest import approved_pay, make_agent
-from tests.serving.conftest import serve
+from tests.serving.conftest import PATIENCE, WORDS, halfway_agent, run_server, serve
 
 
 def run_input(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -84,3 +85,23 @@ async def test_thread_belongs_to_its_owner():
         other = await client.post("/agui", json=run_input(says("Hi")), headers=bob)
         assert (other.status_code, other.json()["error"]["code"]) == (404, "no_session")
         assert (await client.post("/agui", json=run_input(says("Hi")))).status_code == 401
+
+
+def test_run_that_was_cut_is_told_again_while_it_runs():
+    agent, gate = halfway_agent()
+    body = run_input(says("Hi"))
+    with run_server(create_app(agent)) as url, httpx2.Client(timeout=PATIENCE) as client:
+        for count in (10, 20):
+            with client.stream("POST", f"{url}/agui", json=body) as response:
+                lines = (line for line in response.iter_lines() if line.startswith("data: "))
+                events = [json.loads(line.removeprefix("data: ")) for line, _ in zip(lines, range(count))]
+            # A client sends what it has, a part of the answer too.
+            started = next(event for event in events if event["type"] == "TEXT_MESSAGE_START")
+            body["messages"] = [says("Hi"), {"id": started["messageId"], "role": "assistant", "content": "word0 wo"}]
+        gate.set()
+        events = read_events(client.post(f"{url}/agui", json=body).text)
+        again = client.post(f"{url}/agui", json=run_input(*body["messages"]))
+    assert [message["id"] for message in events[1]["messages"]] == ["m1"]
+    assert "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT") == "".join(WORDS)
+    assert events[-1]["outcome"] == {"type": "success"}
+    assert again.json()["error"]["code"] == "invalid_input"  # another run, with nothing new

@@ -3,17 +3,22 @@
 import json
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import aclosing, suppress
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 
 from agentrt import Agent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
+from agentrt.runner import Runner
 from agentrt.serving import Limits, create_app
-from tests.serving.conftest import PATIENCE, read_stream, rebuild, run_server
+from agentrt.state import SQLiteStore
+from tests.runner.conftest import work
+from tests.serving.conftest import PATIENCE, WORDS, halfway_agent, read_stream, rebuild, run_server, serve
 
 
 @pytest.fixture
@@ -21,22 +26,47 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def test_reply_survives_its_connections():
-    words = " ".join(f"word{number}" for number in range(60))
-    agent = Agent("assistant", "", ScriptedChatModel([words], stream=True))
-    with (
-        run_server(create_app(agent, limits=Limits(body_bytes=500))) as url,
-        httpx2.Client(base_url=url, timeout=PATIENCE) as client,
-    ):
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_reply_survives_its_connections_while_it_runs(is_durable, tmp_path):
+    agent, gate = halfway_agent()
+    runner = Runner(agent, SQLiteStore(tmp_path / "agent.db")) if is_durable else None
+    app = create_app(agent, runner=runner, limits=Limits(body_bytes=500))
+    with run_server(app) as url, httpx2.Client(base_url=url, timeout=PATIENCE) as client:
         key = {"Idempotency-Key": "k1"}
         assert client.post("/api/sessions/s1/replies", json={"input": "Hi"}, headers=key).status_code == 202
-        events, cuts = read_in_parts(client, "/api/replies/k1/events", 10)
+        # Each cut is long after the last save, up to the one at which the model may continue.
+        events, cuts = read_in_parts(client, "/api/replies/k1/events", 10, lambda cuts: cuts > 2 and gate.set())
         whole = read_stream(client.get("/api/replies/k1/events").text)
         assert cuts > 5
         assert events == whole
-        assert rebuild(events).get_text_content() == words
+        assert rebuild(events).get_text_content() == "".join(WORDS)
         large = client.post("/api/sessions/s1/replies", json={"input": "a" * 1000})
         assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")
+
+
+async def test_reader_continues_where_the_reply_does_not_run(tmp_path):
+    agent, gate = halfway_agent()
+    async with work(Runner(agent, SQLiteStore(tmp_path / "agent.db"))) as worker:
+        handle = await worker.submit("s1", "Hi", reply_id="k1")
+        async with aclosing(handle.events()) as events:
+            number = [(await anext(events)).seq for _ in range(20)][-1]
+        async with (
+            Runner(agent, SQLiteStore(tmp_path / "agent.db")) as other,
+            serve(agent, runner=other) as client,
+            anyio.create_task_group() as group,
+        ):
+            answers = []
+
+            async def follow() -> None:
+                answers.append(await client.get(f"/api/replies/k1/events?after={number}"))
+
+            state = await other.store.load("s1")
+            assert number > state.sequence
+            group.start_soon(follow)
+            gate.set()
+        [answer] = answers
+        assert (answer.status_code, read_stream(answer.text)[-1][1]["status"]) == (200, "completed")
+        assert rebuild(read_stream(answer.text)).get_text_content() == "".join(WORDS)
 
 
 SAYS = {"role": "user", "content": "Hi"}
@@ -94,13 +124,17 @@ def status_of(client: httpx2.Client) -> str | None:
     return sessions[0]["status"] if sessions else None
 
 
-def read_in_parts(client: httpx2.Client, path: str, size: int) -> tuple[list[tuple[str, Any]], int]:
+def read_in_parts(
+    client: httpx2.Client, path: str, size: int, on_cut: Callable[[int], object]
+) -> tuple[list[tuple[str, Any]], int]:
     """Read a stream, and cut the connection after each so many events."""
     events: list[tuple[str, Any]] = []
-    for cuts in range(1000):
+    for cuts in range(100):
+        on_cut(cuts)
         last = {"Last-Event-ID": events[-1][0]} if events else {}
         count, name = 0, ""
         with client.stream("GET", path, headers=last) as response:
+            assert response.status_code == 200
             for line in response.iter_lines():
                 field, _, value = line.partition(": ")
                 if field in ("id", "event"):

@@ -14,7 +14,7 @@ from agentrt import Msg
 from agentrt.errors import AgentRTError, UsageError
 from agentrt.runner import ReplyHandle
 from agentrt.serving.agui.events import RunTranslator
-from agentrt.serving.agui.input import RunInput
+from agentrt.serving.agui.input import RunInput, nothing_new
 from agentrt.serving.bodies import is_reply_id, read_json, read_on_disconnect
 from agentrt.serving.gate import Gate
 from agentrt.serving.sessions import Visitor
@@ -27,11 +27,15 @@ _logger = logging.getLogger("agentrt")
 
 
 class _Run(NamedTuple):
-    """A reply that was begun or resumed, and from where it is to be followed: `message` is what was said before."""
+    """A reply that was begun or resumed, and from where it is to be followed: `message` is what was said before.
+
+    `is_repeated` says that the client was cut in the middle of it, and gets all of it again.
+    """
 
     handle: ReplyHandle
     after: int
     message: Msg | None
+    is_repeated: bool = False
 
 
 class AgUi:
@@ -75,8 +79,12 @@ class AgUi:
             # The client has read what came before its answer, and a snapshot has to repeat it.
             context = None if state is None else state.reply_context
             return _Run(handle, 0 if question is None else question.seq, None if context is None else context.message)
-        messages = run_input.new_messages(agent, state)
         reply_id = run_input.run_id if is_reply_id(run_input.run_id) else None
+        messages = run_input.new_messages(agent, state)
+        if not messages:
+            if reply_id is None or state is None or not await visitor.runner.has_reply(state.session_id, reply_id):
+                raise nothing_new()
+            return _Run(visitor.runner.handle(state.session_id, reply_id), 0, None, is_repeated=True)
         handle = await submit_messages(visitor, run_input.thread_id, messages, reply_id)
         return _Run(handle, 0, None)
 
@@ -91,6 +99,8 @@ class AgUi:
             said_before=run.message,
         )
         yield encode_data(translator.begin())
+        if run.is_repeated:
+            yield encode_data(translator.snapshot())  # without the part of the answer that the client has
         try:
             async with aclosing(run.handle.events(after=run.after)) as events:
                 async for event in events:

@@ -137,6 +137,20 @@ class RunTranslator:
         self.is_over = True
         return {"type": "RUN_ERROR", "message": message, "code": code}
 
+    def snapshot(self) -> _RunEvent:
+        """Return all messages: those of the client, and those of the reply as it stands."""
+        own = list(self._own_messages())
+        names = {message["id"] for message in own}
+        prefix = f"{self._reply_id}-"  # of all ids that this reply has given
+        # A client drops what a snapshot leaves out, so its own messages have to be in it.
+        kept = [
+            message
+            for message in self._client_messages
+            if message.get("role") == "user"
+            or (message.get("id") not in names and not str(message.get("id")).startswith(prefix))
+        ]
+        return {"type": "MESSAGES_SNAPSHOT", "messages": [*kept, *own]}
+
     def _open_text(self, event: TextBlockStartEvent) -> Iterator[_RunEvent]:
         self._parent = event.block_id
         yield from self._begin_item(event.block_id, "TEXT_MESSAGE_END")
@@ -153,7 +167,7 @@ class RunTranslator:
     def _close_text(self, event: TextBlockEndEvent) -> Iterator[_RunEvent]:
         yield from self._close([event.block_id])
         if event.text is not None:
-            yield self._snapshot()  # it replaces what the deltas said
+            yield self.snapshot()  # it replaces what the deltas said
 
     def _open_reasoning(self, event: ThinkingBlockStartEvent) -> Iterator[_RunEvent]:
         yield from self._begin_item(event.block_id, "REASONING_MESSAGE_END")
@@ -199,12 +213,12 @@ class RunTranslator:
     def _drop(self, event: ModelCallRetryEvent | BlocksWithdrawnEvent) -> Iterator[_RunEvent]:
         if event.block_ids:
             yield from self._close(event.block_ids)
-            yield self._snapshot()
+            yield self.snapshot()
 
     def _replace(self, event: ReplyResumedEvent) -> Iterator[_RunEvent]:
         self._used_before = event.usage or ChatUsage()
         yield from self._close(list(self._open))
-        yield self._snapshot()
+        yield self.snapshot()
 
     def _custom(self, event: CustomEvent) -> Iterator[_RunEvent]:
         yield {"type": "CUSTOM", "name": event.name, "value": event.value}
@@ -283,19 +297,6 @@ class RunTranslator:
                 yield {"type": closing_type, key: item_id}
                 if closing_type == "REASONING_MESSAGE_END":
                     yield {"type": "REASONING_END", "messageId": item_id}
-
-    def _snapshot(self) -> _RunEvent:
-        own = list(self._own_messages())
-        names = {message["id"] for message in own}
-        prefix = f"{self._reply_id}-"  # of all ids that this reply has given
-        # A client drops what a snapshot leaves out, so its own messages have to be in it.
-        kept = [
-            message
-            for message in self._client_messages
-            if message.get("role") == "user"
-            or (message.get("id") not in names and not str(message.get("id")).startswith(prefix))
-        ]
-        return {"type": "MESSAGES_SNAPSHOT", "messages": [*kept, *own]}
 
     def _own_messages(self) -> Iterator[_RunEvent]:
         """Return the messages that the events of the reply, as it stands, would have built."""

@@ -16,7 +16,7 @@ from agentrt.serving.bodies import read_messages
 from agentrt.serving.failure import ApiError
 from agentrt.serving.sessions import check_new_id
 
-__all__ = ["RunInput", "approval_id"]
+__all__ = ["RunInput", "approval_id", "nothing_new"]
 
 _CLIENT_ID = "client_id"
 """In the metadata of a user's message: the id that the client gave it, by which it is known when it comes again."""
@@ -53,7 +53,10 @@ class RunInput(NamedTuple):
         return self._results(question) if isinstance(question, RequireExternalExecutionEvent) else None
 
     def new_messages(self, agent: Agent, state: AgentState | None) -> list[Msg]:
-        """Return what the user has said last: a client sends all that it has, and the session has the rest."""
+        """Return what the user has said last: a client sends all that it has, and the session has the rest.
+
+        There is nothing new in a run that is sent again, since its connection was cut.
+        """
         known = set() if state is None else {message.metadata.get(_CLIENT_ID) for message in state.context}
         first = len(self.messages)
         while first and self.messages[first - 1].get("role") == "user":
@@ -68,10 +71,6 @@ class RunInput(NamedTuple):
             if isinstance(client_id, str):
                 taken.metadata[_CLIENT_ID] = client_id[:_MAX_CLIENT_ID]
             new.append(taken)
-        if not new:
-            raise ApiError(
-                400, "invalid_input", "'messages' must end with a message of the user that was not sent before"
-            )
         return new
 
     def _user_message(self, agent: Agent, message: dict[str, Any], place: str) -> Msg:
@@ -148,6 +147,10 @@ class RunInput(NamedTuple):
             state = ToolResultState.SUCCESS if message.get("error") is None else ToolResultState.ERROR
             results.append(ToolResultBlock(call.id, call.name, content, state))
         return ExternalExecutionResultEvent(question.reply_id, results) if results else None
+
+
+def nothing_new() -> ApiError:
+    return ApiError(400, "invalid_input", "'messages' must end with a message of the user that was not sent before")
 
 
 def approval_id(reply_id: str, call_id: str) -> str:

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
@@ -32,6 +33,20 @@ HOSTILE = (
     "\x1b[2J\x1b]0;title\x07 \u202eesrever\u202c {{1+1}} javascript:alert(1)"
 )
 MS = 1_000_000
+
+
+class CutStreams:
+    """Leaves streams of events without their end when their scopes are cancelled."""
+
+    def __init__(self, app: ASGIApp, scopes: set[anyio.CancelScope]) -> None:
+        self.app, self.scopes = app, scopes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with anyio.CancelScope() as cut:
+            if scope.get("path", "").endswith("/events"):
+                self.scopes.add(cut)
+            await self.app(scope, receive, send)
+        self.scopes.discard(cut)
 
 
 class Clock:
@@ -137,7 +152,14 @@ def make_app(**options: Any) -> Starlette:
         model.gate.set()
         return JSONResponse({})
 
-    app.router.routes.append(Route("/open-gate", open_gate, methods=["POST"]))
+    async def cut(_: Request) -> Response:
+        for scope in list(scopes):
+            scope.cancel()
+        return JSONResponse({})
+
+    scopes: set[anyio.CancelScope] = set()
+    app.router.routes += [Route("/open-gate", open_gate, methods=["POST"]), Route("/cut", cut, methods=["POST"])]
+    app.add_middleware(CutStreams, scopes)
     return app
 
 
