@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from agentrt.keywords import suggest_keywords
 from agentrt.representation import never_raises
+from agentrt.state.changes import mark_saved, unsaved_changes
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_session_id, check_ttl, session_status
-from agentrt.state.state import AgentState, state_from_json, state_to_json
+from agentrt.state.state import AgentState, join_state
 from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision
 
 __all__ = ["InMemoryStateStore"]
@@ -15,7 +16,8 @@ __all__ = ["InMemoryStateStore"]
 
 class _Session(NamedTuple):
     info: SessionInfo
-    text: bytes
+    head: bytes
+    messages: list[bytes]
 
 
 @suggest_keywords()
@@ -36,26 +38,32 @@ class InMemoryStateStore(SessionStoreBase):
     async def save(self, state: AgentState) -> None:
         """Keep the state under its `session_id`, in place of the one that it is based on, and set its `revision`.
 
+        Of a state that this store has saved or loaded, a message that was edited in place is saved only where
+        `state.touch(message)` was called.
+
         Raises `SessionConflict` when that is no longer the saved one, and `SessionUnserializable` for what JSON cannot
         hold or what could not be loaded again.
         """
         check_saved(state)
-        text = state_to_json(state)  # first, so that a state which cannot be saved leaves the saved one as it is
-        saved = self._find(state.session_id)
-        revision = saved.info.revision if saved is not None else 0
-        check_revision(state, revision)
-        state.revision = next_revision(revision)
+        change = unsaved_changes(state, self)
+        try:
+            messages = change.dump_messages()
+            saved = self._find(state.session_id)
+            check_revision(state, saved.info.revision if saved is not None else 0)
+        except BaseException:
+            change.abandon()
+            raise
         now = time_ns()
-        info = SessionInfo(
-            state.session_id,
-            state.revision,
-            saved.info.created_at if saved is not None else now,
-            now,
-            len(state.context),
-            session_status(state),
-            dict(state.labels),
-        )
-        self._saved[state.session_id] = _Session(info, text)
+        revision, created_at = next_revision(0), now
+        if saved is not None:
+            revision, created_at = next_revision(saved.info.revision), saved.info.created_at
+            if not change.is_whole:
+                saved.messages[change.start :] = messages
+                messages = saved.messages
+        status, labels = session_status(state), dict(state.labels)
+        info = SessionInfo(state.session_id, revision, created_at, now, len(messages), status, labels)
+        self._saved[state.session_id] = _Session(info, change.head, messages)
+        change.accept(revision, None)
 
     async def load(self, session_id: str) -> AgentState | None:
         """Return the state last saved for that session, `None` when there is none."""
@@ -63,7 +71,9 @@ class InMemoryStateStore(SessionStoreBase):
         saved = self._find(session_id)
         if saved is None:
             return None
-        return state_from_json(saved.text, saved.info.revision, f"session {session_id!r:.100}")
+        state = join_state(saved.head, saved.messages, saved.info.revision, f"session {session_id!r:.100}")
+        mark_saved(state, self)
+        return state
 
     async def delete(self, session_id: str) -> None:
         """Forget the session, if it is there. A state that was based on it can no longer be saved."""

@@ -12,7 +12,7 @@ from agentrt import Agent
 from agentrt.errors import SessionConflict, SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState, UserMsg
 from agentrt.model import ScriptedChatModel
-from agentrt.state import AgentState, ReplyContext
+from agentrt.state import AgentState, InMemoryStateStore, ReplyContext
 from agentrt.state.state import state_to_json
 from agentrt.types import ChatUsage
 from tests.state.conftest import checked_before_the_database
@@ -210,6 +210,18 @@ async def test_saved_message_that_was_broken_since_is_refused(store):
             await store.save(state)
     state.context[0].name = "user"
     await store.save(state)
+
+
+async def test_store_in_memory_leaves_saved_messages_alone():
+    store, state = InMemoryStateStore(), AgentState(session_id="s", context=[UserMsg("user", "a")])
+    await store.save(state)
+    loaded = await store.load("s")
+    for conversation in (state, loaded):
+        # Were all messages serialised, it would find this.
+        conversation.context[0].content = "edited"
+        conversation.context.append(UserMsg("user", "b"))
+    await store.save(loaded)
+    assert [message.content for message in (await store.load("s")).context] == ["a", "b"]
 
 
 async def test_strings_such_as_nan_are_saved_as_strings(store):
