@@ -36,6 +36,7 @@ from agentrt.state import InMemoryStateStore, SessionStore
 __all__ = ["create_app"]
 
 _logger = logging.getLogger("agentrt")
+_EXPIRY_SECONDS = 3600
 _READY_SECONDS = 5.0
 _CLIENT_HEADERS = (
     *("A2A-Version", "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID"),
@@ -160,17 +161,20 @@ class _Workers:
                 await self._stack.enter_async_context(runner)
             await self._stack.enter_async_context(self._mcp)
             group = await self._stack.enter_async_context(anyio.create_task_group())
+            self._helpers = await self._stack.enter_async_context(anyio.create_task_group())
         except BaseException:
             await self._stack.aclose()
             raise
         for runner in self._runners:
             group.start_soon(self._work, runner)
+            self._helpers.start_soon(_expire_sessions, runner.store)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         # Set first, since a worker may not have begun yet.
         self._is_stopping = True
+        self._helpers.cancel_scope.cancel()
         for runner in self._runners:
             await runner.drain()
         await self._stack.__aexit__(kind, error, traceback)
@@ -178,6 +182,17 @@ class _Workers:
     async def _work(self, runner: RunnerBase) -> None:
         if not self._is_stopping:  # a runner that is drained before it works would not know it
             await runner.work()
+
+
+async def _expire_sessions(store: SessionStore) -> None:
+    """Remove what sessions have left that have expired, now and every hour."""
+    expire = getattr(store, "expire", None)  # not all stores of users have it
+    while expire is not None:
+        try:
+            await expire()
+        except Exception as error:  # noqa: BLE001  # whatever a store raises, the next time may be better
+            _logger.warning("expired sessions stay in %.200r: %s", store, type(error).__name__)
+        await anyio.sleep(_EXPIRY_SECONDS)
 
 
 class _Health:

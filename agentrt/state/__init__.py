@@ -6,7 +6,15 @@ from agentrt.state.database.redis import RedisStore
 from agentrt.state.database.sqlite import SQLiteStore
 from agentrt.state.file_store import FileStateStore
 from agentrt.state.memory_store import InMemoryStateStore
-from agentrt.state.sessions import SessionInfo, SessionPage, SessionStatus, check_labels, check_session_id, fork_state
+from agentrt.state.sessions import (
+    EPHEMERAL,
+    SessionInfo,
+    SessionPage,
+    SessionStatus,
+    check_labels,
+    check_session_id,
+    fork_state,
+)
 from agentrt.state.state import (
     AgentState,
     CallDecision,
@@ -25,6 +33,7 @@ from agentrt.state.store import SessionStore, SessionStoreBase, StateStore, chec
 from agentrt.state.store_url import state_store
 
 __all__ = [
+    "EPHEMERAL",
     "AgentState",
     "CallDecision",
     "FileStateStore",

@@ -101,8 +101,9 @@ class FileStateStore(FileKeeper, SessionStoreBase):
         return await self._look("list", partial(self._list, query))
 
     async def expire(self) -> int:
-        """Remove the files of sessions that have not been saved for the store's `ttl`; returns how many there were."""
-        return await self._look("expire", self._remove_expired) if self._ttl is not None else 0
+        """Remove what sessions leave that have expired, as `SessionStore` says; returns how many there were."""
+        removed = await self._look("expire", self._remove_expired) if self._ttl is not None else 0
+        return removed + await super().expire()
 
     async def _look(self, action: str, work: Callable[[float], _DirectoryResult]) -> _DirectoryResult:
         """Return what is found in the directory."""

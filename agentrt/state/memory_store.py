@@ -89,11 +89,11 @@ class InMemoryStateStore(SessionStoreBase):
         return query.page_of(saved.info for saved in found if saved is not None and query.matches(saved.info))
 
     async def expire(self) -> int:
-        """Remove the sessions that have not been saved for the store's `ttl`; returns how many there were."""
+        """Remove what sessions leave that have expired, as `SessionStore` says; returns how many there were."""
         expired = [session_id for session_id in self._saved if self._find(session_id) is None]
         for session_id in expired:
             del self._saved[session_id]
-        return len(expired)
+        return len(expired) + await super().expire()
 
     def _find(self, session_id: str) -> _Session | None:
         saved = self._saved.get(session_id)

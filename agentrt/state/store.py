@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from agentrt.errors import SessionConflict, UsageError
-from agentrt.state.sessions import SessionPage, check_labels, check_session_id, fork_state
+from agentrt.state.sessions import EPHEMERAL, SessionPage, check_labels, check_session_id, fork_state
 from agentrt.state.state import AgentState
 
 __all__ = [
@@ -17,6 +17,9 @@ __all__ = [
     "check_saved",
     "next_revision",
 ]
+
+
+_EPHEMERAL_SECONDS = 3600
 
 
 class StateStore(Protocol):
@@ -82,7 +85,8 @@ class SessionStore(StateStore, Protocol):
     async def expire(self) -> int:
         """Remove what sessions leave that have not been saved for the store's `ttl`; returns how many there were.
 
-        They are gone for `load`, `list` and `save` before that.
+        They are gone for `load`, `list` and `save` before that. Sessions with the label `EPHEMERAL` are removed an hour
+        after their last save.
         """
         ...
 
@@ -118,9 +122,18 @@ class SessionStoreBase:
         await self.save(fork)
         return fork
 
-    async def expire(self) -> int:
-        """Return 0: without a `ttl`, sessions stay until they are deleted."""
-        return 0
+    async def expire(self: SessionStore) -> int:
+        """Remove the sessions for one answer that nobody has deleted for an hour; returns how many there were."""
+        removed, cursor, oldest = 0, None, time_ns() - _EPHEMERAL_SECONDS * 1_000_000_000
+        while True:
+            page = await self.list(labels=EPHEMERAL, limit=1_000, cursor=cursor)
+            for info in page.sessions:
+                if info.status != "waiting" and info.updated_at < oldest:
+                    await self.delete(info.session_id)
+                    removed += 1
+            cursor = page.cursor
+            if cursor is None:
+                return removed
 
     async def migrate(self) -> None:
         """Do nothing: what this store has made needs no migration."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import time_ns
 from typing import Any
 
 import anyio
@@ -9,14 +10,15 @@ import httpx2
 import openai
 import pytest
 
-from agentrt import Agent
+from agentrt import Agent, AgentState
 from agentrt.errors import Transient
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.serving import BearerTokens, Limits, create_app
+from agentrt.state import EPHEMERAL, InMemoryStateStore
 from tests.runner.conftest import approved_pay, make_agent
-from tests.serving.conftest import read_stream, run_server, serve
+from tests.serving.conftest import PATIENCE, read_stream, run_server, serve
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 
@@ -185,3 +187,19 @@ async def test_parameter_that_cannot_be_used_is_named(fields, param):
         error = response.json()["error"]
         assert (response.status_code, error["param"], error["type"]) == (400, param, "invalid_request_error")
         assert (await plain.get("/api/sessions")).json()["sessions"] == []
+
+
+async def test_session_for_one_answer_is_removed_after_a_kill(monkeypatch):
+    store = InMemoryStateStore()
+    chat = {"model": "assistant", "messages": [{"role": "user", "content": "call pay"}]}
+    async with serve(make_agent(approved_pay()), store=store) as client:
+        await client.post("/v1/chat/completions", json=chat)  # which leaves a question
+        [info] = (await store.list(labels=EPHEMERAL)).sessions
+    # As one that a server had in the middle of an answer.
+    await store.save(AgentState(session_id="left", labels=info.labels))
+    monkeypatch.setattr("agentrt.state.store.time_ns", lambda: time_ns() + 3_601 * 10**9)
+    with anyio.fail_after(PATIENCE):
+        async with serve(make_agent(), store=store):
+            while await store.load("left") is not None:
+                await anyio.sleep(0)
+    assert await store.load(info.session_id) is not None

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from time import time_ns
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from agentrt import Agent
 from agentrt.errors import SessionConflict, SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState, UserMsg
 from agentrt.model import ScriptedChatModel
-from agentrt.state import AgentState, InMemoryStateStore, ReplyContext
+from agentrt.state import EPHEMERAL, AgentState, InMemoryStateStore, ReplyContext
 from agentrt.state.state import state_to_json
 from agentrt.types import ChatUsage
 from tests.state.conftest import checked_before_the_database
@@ -222,6 +223,18 @@ async def test_store_in_memory_leaves_saved_messages_alone():
         conversation.context.append(UserMsg("user", "b"))
     await store.save(loaded)
     assert [message.content for message in (await store.load("s")).context] == ["a", "b"]
+
+
+async def test_session_for_one_answer_is_removed_after_an_hour(store, monkeypatch):
+    await store.save(AgentState(session_id="kept"))
+    await store.save(AgentState(session_id="left", labels={"owner": "ann", **EPHEMERAL}))
+    message = AssistantMsg("assistant", [], id="r")
+    reply = ReplyContext("r", message, 1, parked=True)
+    await store.save(AgentState(session_id="waits", labels=EPHEMERAL, reply_context=reply))
+    assert await store.expire() == 0
+    monkeypatch.setattr("agentrt.state.store.time_ns", lambda: time_ns() + 3_601 * 10**9)
+    assert await store.expire() == 1
+    assert [info.session_id for info in (await store.list()).sessions] == ["kept", "waits"]
 
 
 async def test_strings_such_as_nan_are_saved_as_strings(store):

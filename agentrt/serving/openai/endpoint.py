@@ -26,6 +26,7 @@ from agentrt.serving.sessions import Visitor
 from agentrt.serving.sse import EventStream, encode_data
 from agentrt.serving.submission import read_status, submit_messages
 from agentrt.serving.waiting_client import AwaitedResponse
+from agentrt.state import EPHEMERAL
 
 __all__ = ["OpenAIApi"]
 
@@ -110,7 +111,9 @@ class OpenAIApi:
             # The session has what was said before.
             return await submit_messages(visitor, chat.session_id, new, key)
         session_id = f"{_PASSING_PREFIX}{token_hex(12)}"
-        await visitor.runner.store.save(AgentState(session_id=session_id, context=history, labels=visitor.labels))
+        # With a label by which it is removed, should this process be killed before it has answered.
+        labels = {**visitor.labels, **EPHEMERAL}
+        await visitor.runner.store.save(AgentState(session_id=session_id, context=history, labels=labels))
         try:
             return await submit_messages(visitor, session_id, new, key)
         except BaseException:

@@ -214,8 +214,9 @@ class DatabaseStore(SessionStoreBase):
         return await self._ask_in_thread("list", None, partial(self._database.list, query=query))
 
     async def expire(self) -> int:
-        """Remove the sessions that have not been saved for the store's `ttl`; returns how many there were."""
-        return await self._ask_in_thread("expire", None, self._database.expire, shield=True)
+        """Remove what sessions leave that have expired, as `SessionStore` says; returns how many there were."""
+        removed = await self._ask_in_thread("expire", None, self._database.expire, shield=True)
+        return removed + await super().expire()
 
     async def migrate(self) -> None:
         """Bring the database up to date; the first operation does so else. Raises `SessionVersion` for a newer one."""
