@@ -42,7 +42,8 @@ __all__ = [
     "whole_characters",
 ]
 
-DATA_URL = lazy_pattern(r"data:(?P<media_type>[^;,]*)[^,]*;base64,(?P<data>.*)", re.DOTALL)
+# With a `;` in front of the parameters, or an URL that is not one would be read once for each of its characters.
+DATA_URL = lazy_pattern(r"data:(?P<media_type>[^;,]*)(?:;[^,]*)?;base64,(?P<data>.*)", re.DOTALL)
 """A URL that holds its data itself."""
 
 _Block = TypeVar("_Block")

@@ -17,7 +17,7 @@ __all__ = ["MAX_FILE_BYTES", "MarkdownReader", "ReaderBase", "TextReader"]
 MAX_FILE_BYTES = 50_000_000
 """The size of the largest file that is read."""
 
-_HEADING = re.compile(r"(#{1,6})[ \t]+(.*?)[ \t]*#*[ \t]*")
+_HEADING = re.compile(r"(#{1,6})[ \t]+")
 _CODE_FENCE = re.compile(r" {0,3}(```+|~~~+)")
 _FRONT_MATTER = re.compile(r"---\n.*?\n---\n", re.DOTALL)
 
@@ -100,9 +100,16 @@ def _sections(text: str) -> Iterator[Section]:
                 fence = mark[1]
             elif mark[1].startswith(fence):
                 fence = ""
-        heading = None if fence else _HEADING.fullmatch(line.rstrip())
+        heading = None if fence else _HEADING.match(line.rstrip())
         if heading:
             level = len(heading[1])
-            path = [*((above, name) for above, name in path if above < level), (level, heading[2])]
+            path = [*((above, name) for above, name in path if above < level), (level, _title(heading))]
             yield Section(place, " > ".join(name for _, name in path))
         place += len(line)
+
+
+def _title(mark: re.Match[str]) -> str:
+    """Return the text of a heading without the marks that close it: those have a space in front, unlike that of C#."""
+    text = mark.string[mark.end() :]
+    title = text.rstrip("#")
+    return text if title and title == title.rstrip() else title.rstrip()

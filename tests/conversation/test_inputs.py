@@ -196,6 +196,7 @@ def part_in(content: Any) -> dict[str, Any]:
         ({"text": "Hi", "role": "user", "id": "1"}, "cannot have 'id': write a Msg instead"),
         ([UserInterruptEvent("r")], "USER_INTERRUPT came where an agent takes messages: give it by itself"),
         (["Hi", UserConfirmResultEvent("r", [])], "as in agent.reply(event)"),
+        (part_in({"type": "image_url", "image_url": {"url": f"data:{'a' * 200_000}"}}), "is not base64: write data:"),
         (part_in({"type": "image_url", "image_url": {"url": "data:,x"}}), "'data:,x' is not base64: write data:image"),
         (part_in({"type": "image_url", "image_url": {"url": PIXEL + "?"}}), "holds data that is not base64"),
         (part_in({"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}}), "is 'low': leave it out"),

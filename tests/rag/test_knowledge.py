@@ -65,6 +65,16 @@ def test_a_file_without_headings_has_its_name_as_title() -> None:
     assert parse("Only text.").title == "guide"
 
 
+@pytest.mark.parametrize(("line", "title"), [("# Tea ##", "Tea"), ("# C#", "C#"), ("# #", ""), ("#  a # b", "a # b")])
+def test_heading_is_read_without_its_closing_marks(line: str, title: str) -> None:
+    assert parse(f"{line}\n").title == title
+
+
+def test_heading_is_read_in_the_time_of_its_length() -> None:
+    long = "#" * 200_000 + "x"
+    assert parse(f"# {long}\n").title == long
+
+
 def test_front_matter_has_no_headings() -> None:
     assert [section.heading for section in parse("---\n# a comment\nx: 1\n---\n# Real\n").sections] == ["Real"]
 
