@@ -457,11 +457,12 @@ def parse_json(adapter: "pydantic.TypeAdapter[_Parsed]", text: str | bytes, noun
 
 
 def _describe_error(error: ErrorDetails) -> str:
-    kind = error["type"]
+    kind, location = error["type"], error["loc"]
+    is_about_field = kind in ("missing", "unexpected_keyword_argument")
     # The tags of unions, which pydantic puts among the keys, are not part of the JSON.
     keys = [
         str(key)
-        for key in error["loc"]
+        for key in (location[:-1] if is_about_field else location)
         if isinstance(key, int) or (key.isidentifier() and not key.isupper() and key != "str")
     ]
     place = f"its {'.'.join(keys)!r:.100}" if keys else "it"
@@ -471,7 +472,6 @@ def _describe_error(error: ErrorDetails) -> str:
         return f"{place} has no type"
     if kind == "union_tag_invalid":
         return f"{place} has the type {error['ctx']['tag']!r:.100}, which does not exist"
-    if kind in ("missing", "unexpected_keyword_argument"):
-        owner = f"its {'.'.join(keys[:-1])!r:.100}" if keys[:-1] else "it"
-        return f"{owner} has {'no ' if kind == 'missing' else 'the unknown field '}{keys[-1]!r:.100}"
+    if is_about_field:  # whose name may be any text
+        return f"{place} has {'no ' if kind == 'missing' else 'the unknown field '}{location[-1]!r:.100}"
     return f"{place} {error['msg'].removeprefix('Input ')}" if keys else "it is not a JSON object"

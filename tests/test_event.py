@@ -273,6 +273,8 @@ def test_a_nested_block_keeps_its_class():
         ),
         ('{"type": "CUSTOM", "name": "a"} and more', "it is not JSON (trailing characters at line 1 column 33)"),
         ('{"type": "CUSTOM", "name": "a", "nmae": "b"}', "it has the unknown field 'nmae'"),
+        ('{"type": "CUSTOM", "name": "a", "\\u0000": "b"}', r"it has the unknown field '\x00'"),
+        ('{"type": "CUSTOM", "name": "a", "NAME": "b"}', "it has the unknown field 'NAME'"),
     ],
 )
 def test_json_that_is_not_an_event_is_refused_in_one_line(text, problem):
