@@ -6,7 +6,7 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentrt.errors import ConfigError
@@ -39,6 +39,7 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        send = _without_sniffing(send)
         try:
             self._check(scope)
         except ApiError as error:
@@ -90,6 +91,18 @@ class RequestGuard:
             if not is_begun:
                 body = failure_body("internal", "this server failed; its log says where")
                 await JsonResponse(body, 500)(scope, receive, send)
+
+
+def _without_sniffing(send: Send) -> Send:
+    """Return what sends a response that no browser takes for a page: what a client has sent may be in it."""
+
+    async def send_with_header(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message.setdefault("headers", [])
+            MutableHeaders(scope=message)["X-Content-Type-Options"] = "nosniff"
+        await send(message)
+
+    return send_with_header
 
 
 def _origin_host(origin: str) -> str | None:

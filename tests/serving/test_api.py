@@ -211,6 +211,11 @@ async def test_session_is_listed_read_forked_and_deleted():
             "'input.content'",
         ),
         (b'{"answer": "yes"}', (400, "invalid_answer"), "'answer'"),
+        (
+            b'{"answer": {"type": "USER_CONFIRM_RESULT", "reply_id": "r", "confirm_results": [], "\\u0000": 1}}',
+            (400, "invalid_answer"),
+            "with all its fields",
+        ),
     ],
 )
 async def test_bad_body_is_refused_and_named(body, expected, words):
@@ -244,6 +249,10 @@ async def test_hostile_requests_are_refused():
         assert "access-control-allow-origin" not in refused[3][0].headers
         own = await client.get("/api/sessions", headers={"Origin": "http://localhost"})
         assert own.status_code == 200
+        # A browser takes none of it for a page.
+        stream = await client.post(REPLIES, json={"input": "<b>Hi</b>"}, headers=SSE)
+        answers = [own, stream, *(response for response, _ in refused)]
+        assert {answer.headers.get("x-content-type-options") for answer in answers} == {"nosniff"}
 
 
 async def test_origin_that_is_allowed_may_read():
