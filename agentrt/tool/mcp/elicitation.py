@@ -89,7 +89,7 @@ def elicit_result_of(question: JSONObject, answer: ConfirmResult | ToolResultBlo
     text = "".join(block.text for block in answer.output if isinstance(block, TextBlock))
     try:
         schema = question["requested_schema"]
-        content = _as_form(schema, text)
+        content = _with_defaults(schema, _as_form(schema, text))
         problem = ForeignSchema(schema).problem(content)
     except (ValueError, SchemaRefused) as error:
         return f"the answer must be a JSON object that fits the schema ({error})"
@@ -101,9 +101,18 @@ def _as_form(schema: JSONObject, text: str) -> Any:
     fields = schema["properties"]
     if len(fields) == 1 and not text.lstrip().startswith("{"):
         [(name, field)] = fields.items()
-        if isinstance(field, dict) and field.get("type") == "string":
+        if isinstance(field, dict) and field.get("type") == "string" and (text.strip() or "default" not in field):
             return {name: text.strip()}
-    return from_json(text)
+    return from_json(text) if text.strip() else {}
+
+
+def _with_defaults(schema: JSONObject, content: Any) -> Any:
+    """Return the values with the defaults of the fields that the user has left out."""
+    if not isinstance(content, dict):
+        return content
+    fields = schema["properties"].items()
+    defaults = {name: field["default"] for name, field in fields if isinstance(field, dict) and "default" in field}
+    return defaults | content
 
 
 def params_of(request: Any) -> ElicitRequestParams | None:
