@@ -7,7 +7,7 @@ import uvicorn
 from mcp.server import MCPServer
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 server = MCPServer("s")
@@ -29,10 +29,16 @@ async def answer_page(request: Request) -> PlainTextResponse:
     return PlainTextResponse("x" * 20_000_000 if request.url.path == "/huge" else "<h1>Welcome</h1>", 200)
 
 
+async def answer_badly(request: Request) -> Response:
+    """Answer with what is nearly a message of the protocol."""
+    return Response('{"jsonrpc": "2.0", "id": 1, "Welcome": ', media_type="application/json")
+
+
 def main() -> None:
     app = server.streamable_http_app()
     routes = [Route("/closed", refuse, methods=["POST"])]
     routes += [Route(path, answer_page, methods=["POST"]) for path in ("/page", "/huge")]
+    routes.append(Route("/malformed", answer_badly, methods=["POST"]))
     outer = Starlette(routes=[*routes, Mount("/", app)], lifespan=lambda _: app.router.lifespan_context(app))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

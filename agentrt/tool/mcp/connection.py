@@ -15,6 +15,7 @@ import anyio
 from mcp import Client, MCPError
 from mcp_types import (
     CONNECTION_CLOSED,
+    PARSE_ERROR,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
@@ -29,7 +30,8 @@ from pydantic import TypeAdapter
 from agentrt.concurrency.event_loop import run_shielded, spawn
 from agentrt.errors import ToolError
 from agentrt.text import mask, one_line
-from agentrt.tool.mcp.http import ServerURL
+from agentrt.tool.mcp.http import NOT_SENT, ServerURL
+from agentrt.tool.mcp.logs import keep_words_out_of_logs
 from agentrt.tool.mcp.stdio import ServerProcess
 from agentrt.tool.mcp.text import clean_text
 
@@ -105,6 +107,7 @@ class Connection:
     """A connection with a server, from `open` to `close` or until it `is_dead`."""
 
     def __init__(self, name: str, target: Any, on_change: Callable[[], None]) -> None:
+        keep_words_out_of_logs()
         self._name = name
         self._target = target
         self._on_change = on_change
@@ -290,8 +293,10 @@ class Connection:
                 )
         except Exception as error:  # noqa: BLE001  # raised where the call is waited for
             # When a connection ends, the SDK raises this error for all calls in progress.
-            is_lost = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-            call.outcome = ConnectionLost(was_sent=True) if is_lost else error
+            code = error.code if isinstance(error, MCPError) else None
+            is_refused = code == NOT_SENT and bool(getattr(self._target, "problem", ""))  # not by the server's own word
+            is_lost = is_refused or code == CONNECTION_CLOSED
+            call.outcome = ConnectionLost(was_sent=not is_refused) if is_lost else error
         finally:
             # Cancelled: by the connection, which has ended, or by the caller, who does not read the outcome.
             if call.outcome is None:
@@ -308,6 +313,8 @@ class Connection:
         if isinstance(error, MCPError):
             if error.code == CONNECTION_CLOSED:
                 return "ended before it answered"
+            if error.code == PARSE_ERROR:  # which quotes the answer
+                return "answered with something that is not MCP"
             return f"refused us: {one_line(clean_text(error.message), 300)}"
         if isinstance(error, OSError):
             return f"cannot be started ({type(error).__name__})"
