@@ -6,7 +6,14 @@ from typing import Any, Protocol
 
 import anyio
 from mcp import MCPError
-from mcp_types import CallToolRequestParams, CallToolResult, ElicitRequestParams, ElicitResult, InputRequiredResult
+from mcp_types import (
+    PARSE_ERROR,
+    CallToolRequestParams,
+    CallToolResult,
+    ElicitRequestParams,
+    ElicitResult,
+    InputRequiredResult,
+)
 from mcp_types import Tool as ServerTool
 from pydantic import ValidationError
 
@@ -45,6 +52,15 @@ _MAX_TOOL_DESCRIPTION = 4_000
 _MAX_PROGRESS = 1_000
 _SECONDS_BETWEEN_PROGRESS = 0.1
 _MAX_ROUNDS = 10
+
+
+class _StateExpired(Exception):
+    """The server does not take the state that it gave, since another process of it did."""
+
+
+def _is_about_state(error: MCPError) -> bool:
+    data = error.data if isinstance(error.data, dict) else {}
+    return data.get("reason") == "invalid_request_state" or "requeststate" in error.message.lower()
 
 
 class _ToolServer(Protocol):
@@ -129,6 +145,7 @@ class _Exchange:
         self._progress_sent = 0
         self._next_progress = 0.0
         self._times_asked: Counter[str] = Counter()  # how often this sending of the call has asked each question
+        self._is_repeated = False  # from the beginning, since the server does not know its own state any more
 
     async def run(self) -> ToolResponse:
         kept = self._kept
@@ -145,6 +162,12 @@ class _Exchange:
                 if not lost.was_sent or (self._tool.is_read_only and attempt < 2):
                     continue
                 return self._unknown("the connection with the server was lost while it was working on it")
+            except _StateExpired:
+                # Of a process of the server that has ended. What the user has answered is not asked again.
+                self._kept |= {"state": None, "has_state": False, "asked": {}}
+                self._times_asked.clear()
+                answers, self._is_repeated = {}, True
+                continue
             except ToolError as error:  # the server cannot be started again
                 return failure(f"{self._tool.name} was not run: {error}.")
             if not isinstance(outcome, InputRequiredResult):
@@ -168,7 +191,8 @@ class _Exchange:
         if call is None or not is_begun:
             if call is not None:
                 call.scope.cancel()
-            self._times_asked.clear()
+            if not self._is_repeated:
+                self._times_asked.clear()
             call = ActiveCall(self._request(answers), self._known_answer)
         call.on_progress = self._report_progress
         # Saved first: if this process dies from here on, nobody knows whether the call took effect.
@@ -183,6 +207,7 @@ class _Exchange:
             raise
         if isinstance(call.outcome, ConnectionLost):
             connection.mark_dead()
+            self._kept["is_sent"] = call.outcome.was_sent
             raise call.outcome
         self._kept["is_sent"] = False
         self._server.note_answer()
@@ -205,9 +230,13 @@ class _Exchange:
             return outcome
         name = self._tool.name
         if isinstance(outcome, MCPError):
+            if _is_about_state(outcome) and self._kept.get("has_state"):
+                raise _StateExpired
             if outcome.message == "Session terminated":  # the server behind the URL was restarted
                 connection.mark_dead()
                 raise ConnectionLost(was_sent=False)
+            if outcome.code == PARSE_ERROR:  # which quotes the answer
+                return failure(f"{name} failed: its server answered with something that is not MCP.")
             return failure(f"{name} failed: {one_line(clean_text(outcome.message), 2_000)}")
         if isinstance(outcome, ValidationError):
             return failure(f"{name} failed: its result is not what the protocol says.")
@@ -274,6 +303,7 @@ class _Exchange:
         """Return the questions for which the server has ended the call; without any, the call is sent again at once."""
         self._kept |= {"state": outcome.request_state, "has_state": True}
         questions: JSONObject = {}
+        known: dict[str, ElicitResult] = {}
         for key, request in (outcome.input_requests or {}).items():
             params = params_of(request)
             if params is None:
@@ -286,14 +316,17 @@ class _Exchange:
                 )
             try:
                 questions[key] = describe_question(self._server.name, self._tool.name, params)
+                answer = self._known_answer(params) if self._is_repeated else None
+                if answer is not None:
+                    known[key] = answer
             except SchemaRefused as refused:
                 return failure(
                     f"{self._tool.name} failed: its server asked with a form that cannot be used: {refused}."
                 )
-        if questions:
-            return self._ask(questions)
-        self._kept["asked"] = {}
-        return {}
+        if len(known) == len(questions):
+            self._kept["asked"] = {key: {"key": key, "shown": question} for key, question in questions.items()}
+            return known
+        return self._ask(questions)
 
     def _ask(self, questions: JSONObject) -> ToolResponse:
         round_number = self._kept["round"] = self._kept.get("round", 0) + 1

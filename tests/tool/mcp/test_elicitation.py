@@ -8,12 +8,14 @@ import anyio
 import pytest
 from mcp.server import MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve
+from mcp_types import ElicitResult
 from pydantic import BaseModel
 
 from agentrt import Agent, AgentState
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
-from agentrt.message import ToolResultBlock
+from agentrt.message import TextBlock, ToolResultBlock, ToolResultState
 from agentrt.tool import MCPToolset
+from agentrt.tool.mcp.elicitation import elicit_result_of
 from tests.tool.mcp.servers import agent_calling, results_of, toolset, wait_for_line
 
 
@@ -126,12 +128,25 @@ def painter() -> Any:
     return server
 
 
-async def test_question_of_a_server_of_the_newer_protocol_parks_too() -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_question_of_a_server_of_the_newer_protocol_parks_too(is_restarted: bool) -> None:
     server = painter()
     async with agent_calling(MCPToolset("s", server=server, ask=False), "paint") as agent:
         await agent.reply("Go")
         assert "Which colour?" in str(agent.waiting())
         state = AgentState.model_validate_json(agent.state.model_dump_json())
+    # Another process of the server refuses the state of the first one, and gets the call and the answer again.
+    server = painter() if is_restarted else server
     async with agent_calling(MCPToolset("s", server=server, ask=False), state=state) as agent:
         await fill_in(agent, "green")  # the only field takes a word as it is
         assert results_of(agent) == [("success", "hi in green")]
+
+
+def test_answer_has_the_defaults_of_fields_that_were_left_out() -> None:
+    fields = {"colour": {"type": "string", "default": "red"}, "count": {"type": "integer", "default": 2}}
+    question = {"requested_schema": {"type": "object", "properties": fields, "required": ["colour", "count"]}}
+    for text, content in (("", {"colour": "red", "count": 2}), ('{"count": 3}', {"colour": "red", "count": 3})):
+        block = ToolResultBlock("q", "mcp_elicitation", [TextBlock(text)], ToolResultState.SUCCESS)
+        answer = elicit_result_of(question, block)
+        assert isinstance(answer, ElicitResult)
+        assert answer.content == content
