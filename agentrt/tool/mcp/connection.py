@@ -31,9 +31,8 @@ from agentrt.concurrency.event_loop import run_shielded, spawn
 from agentrt.errors import ToolError
 from agentrt.text import mask, one_line
 from agentrt.tool.mcp.http import NOT_SENT, ServerURL
-from agentrt.tool.mcp.logs import keep_words_out_of_logs
 from agentrt.tool.mcp.stdio import ServerProcess
-from agentrt.tool.mcp.text import clean_text
+from agentrt.tool.mcp.text import clean_text, keep_words_out_of_logs
 
 __all__ = ["ActiveCall", "Connection", "ConnectionLost"]
 

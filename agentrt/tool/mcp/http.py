@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CONNECTION_CLOSED
 
 from agentrt.tool.mcp.messages import MessageStream
 from agentrt.tool.mcp.stdio import MAX_MESSAGE
@@ -16,7 +17,7 @@ __all__ = ["NOT_SENT", "ServerURL"]
 NOT_SENT = -32_099
 """The code of the error in place of an answer to a request that has not reached the server."""
 
-_REFUSALS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+_NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 
 
 class ServerURL:
@@ -72,11 +73,12 @@ class _LimitedTransport(httpx2.AsyncBaseTransport):
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
             self._server.problem, self._server.status = type(error).__name__, None
-            if request.method != "POST" or not isinstance(error, _REFUSALS):
+            if request.method != "POST":
                 raise
             # As an answer: an exception would end the connection, and all calls that the server works on.
-            refusal = {"code": NOT_SENT, "message": f"the server cannot be reached ({self._server.problem})"}
-            return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": refusal}, request=request)
+            code = NOT_SENT if isinstance(error, _NOT_CONNECTED) else CONNECTION_CLOSED
+            failure = {"code": code, "message": f"the server cannot be reached ({self._server.problem})"}
+            return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": failure}, request=request)
         self._server.problem = ""
         # Kept, since the SDK raises the same error for each status. A GET does not count: many servers refuse it.
         if request.method == "POST":

@@ -19,6 +19,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from agentrt.text import one_line
+from agentrt.tool.mcp.group_guard import GroupGuard
 from agentrt.tool.mcp.messages import without_malformed_tools
 from agentrt.tool.mcp.text import clean_text
 
@@ -51,6 +52,7 @@ class ServerProcess:
         self._on_end: Callable[[], object] = bool  # does nothing
         self._streams: tuple[Any, ...] = ()
         self._group: Any = None
+        self._guard = GroupGuard()
 
     @property
     def last_line(self) -> str:
@@ -78,9 +80,17 @@ class ServerProcess:
     async def __aenter__(self) -> Any:
         names = _INHERITED if os.name == "posix" else (*_INHERITED, *_WINDOWS_INHERITED)
         environment = {name: os.environ[name] for name in names if name in os.environ} | self._env
-        self._process = process = await anyio.open_process(
-            self.command, env=environment, cwd=self._cwd, start_new_session=True
-        )
+        try:
+            await self._guard.start()
+            self._process = process = await anyio.open_process(
+                self.command, env=environment, cwd=self._cwd, start_new_session=True
+            )
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._guard.close()
+            raise
+        with anyio.CancelScope(shield=True):  # a process that nobody ends is left behind else
+            await self._guard.watch(process.pid)
         incoming, read_stream = anyio.create_memory_object_stream[Any](0)
         write_stream, outgoing = anyio.create_memory_object_stream[Any](0)
         self._streams = (incoming, read_stream, write_stream, outgoing)
@@ -97,6 +107,7 @@ class ServerProcess:
         # Shielded: no process may outlive its connection, and each wait in here has a limit.
         with anyio.CancelScope(shield=True):
             await self._end(process)
+            await self._guard.close()
         self._group.cancel_scope.cancel()
         try:
             await self._group.__aexit__(*error)

@@ -1,14 +1,22 @@
-"""Text that a server sent, made fit to be read by models and people."""
+"""Text that a server sent, made fit to be read by models and people, and kept out of the logs of the SDK."""
 
+import logging
 import re
+from pathlib import Path
 from unicodedata import category
 
-__all__ = ["clean_text", "has_hidden_characters"]
+__all__ = ["clean_text", "has_hidden_characters", "keep_words_out_of_logs"]
 
 # Removed with their parameters, so that no "[31m" is left.
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _VISIBLE = frozenset("\n\t")
 _JOINERS = frozenset("\u200c\u200d")  # part of the spelling of some languages, and of emoji
+# Which quote an answer that they cannot read.
+_SDK_LOGGERS = (
+    "client",
+    *(f"mcp.client.{part}" for part in ("client", "session", "streamable_http")),
+    *(f"mcp.shared.{part}" for part in ("direct_dispatcher", "dispatcher", "jsonrpc_dispatcher")),
+)
 
 
 def _is_hidden(character: str) -> bool:
@@ -33,3 +41,28 @@ def clean_text(text: str, longest: int | None = None) -> str:
     if longest is not None and len(text) > longest:
         text = f"{text[:longest]}... ({len(text) - longest:,} more characters were left out)"
     return text
+
+
+class _WordsFilter(logging.Filter):
+    """Lets each record pass without what it quotes: the text after a colon, and that of an exception."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # The SDK has one logger with a name that others may use as well.
+        if record.name == "client" and "mcp" not in Path(record.pathname).parts:
+            return True
+        text = record.getMessage().partition(": ")[0]
+        kind = record.exc_info[0] if record.exc_info else None
+        record.msg, record.args = text if kind is None else f"{text} ({kind.__name__})", ()
+        record.exc_info = record.exc_text = None
+        return True
+
+
+def keep_words_out_of_logs() -> None:
+    """Have every record of the SDK's clients pass a filter; a second call changes nothing.
+
+    The filters stand on the loggers, for the whole process, since handlers belong to the program.
+    """
+    for name in _SDK_LOGGERS:
+        logger = logging.getLogger(name)
+        if not any(isinstance(present, _WordsFilter) for present in logger.filters):
+            logger.addFilter(_WordsFilter())
