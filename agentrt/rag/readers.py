@@ -103,12 +103,12 @@ def _sections(text: str) -> Iterator[Section]:
         heading = None if fence else _HEADING.match(line.rstrip())
         if heading:
             level = len(heading[1])
-            path = [*((above, name) for above, name in path if above < level), (level, _title(heading))]
+            path = [*((above, name) for above, name in path if above < level), (level, _heading_text(heading))]
             yield Section(place, " > ".join(name for _, name in path))
         place += len(line)
 
 
-def _title(mark: re.Match[str]) -> str:
+def _heading_text(mark: re.Match[str]) -> str:
     """Return the text of a heading without the marks that close it: those have a space in front, unlike that of C#."""
     text = mark.string[mark.end() :]
     title = text.rstrip("#")
