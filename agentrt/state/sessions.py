@@ -26,7 +26,7 @@ SessionStatus = Literal["idle", "running", "waiting"]
 """Whether a session has a reply in progress, and whether that waits for an answer."""
 
 EPHEMERAL = {"ephemeral": "true"}
-"""The label of a session for one answer: unless it waits for an answer, `expire` removes it an hour after its last save."""
+"""The label of a session for one answer: unless it waits, `expire` removes it an hour after its last save."""
 
 _MAX_ID = 500  # characters: what the index of every database takes, whatever they are
 _MAX_SESSIONS = 1_000

@@ -9,12 +9,14 @@ from anyio.abc import Process
 
 __all__ = ["GroupGuard"]
 
-# It reads the group, and then nothing until this program says that the group has ended, or is not there any more.
+# It reads the group, and then nothing until this program says that the group has ended, or is not there any more. The
+# steps after that are those of the connection: a server may end by itself when its input has ended.
 # The signal that Linux can send at the death of a parent is of no use: it comes when the thread that started the child
 # ends, such as one of a pool, and reaches the child alone, which may be `npx`, and not the server behind it.
 _GUARD_SCRIPT = """
 read group || exit
 read word && exit
+sleep 2
 kill -s TERM -- "-$group"
 sleep 2
 kill -s KILL -- "-$group"
