@@ -47,6 +47,8 @@ _MAX_LOST = 10_000
 _TOOLS_OF_CLIENTS = frozenset(
     {"apply_patch", "computer", "computer_use_preview", "custom", "function", "local_shell", "namespace"}
 )
+# The kinds of parts that come in pieces, and the lists of an item that hold them whole.
+_PARTS = {"text": "content", "content": "content", "summary": "summary"}
 _END_OF_RESPONSE = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
@@ -358,6 +360,7 @@ class _ResponseReader:
         if begun.is_over:
             return
         begun.is_over, begun.id = True, text_in(item, "id")
+        self._number_parts(index, item)
         match item.get("type"):
             case "message":
                 self._end_message(index, item)
@@ -403,6 +406,25 @@ class _ResponseReader:
         # Whether it was said on the way or is the answer; the API wants to be told again.
         if phase := text_in(item, "phase"):
             self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps({"type": "phase", "phase": phase})))
+
+    def _number_parts(self, index: int, item: dict[str, object]) -> None:
+        """Give what came of the item's parts the places that these have in it.
+
+        vLLM (with gpt-oss) and Bedrock count parts on across items, and older versions with each piece.
+        """
+        for kind, name in _PARTS.items():
+            came = [place for name_, place in self._items[index].texts if name_ == kind]
+            last = len(list_in(item, name)) - 1
+            if last < 0 or all(place <= last for place in came):
+                continue
+            texts: dict[tuple[str, int], list[str]] = {}
+            for number, place in enumerate(came):
+                part = (kind, min(number, last))
+                texts.setdefault(part, []).extend(self._items[index].texts.pop((kind, place)))
+                if kind == "text":
+                    annotations = self._annotations.pop((index, place), [])
+                    self._annotations.setdefault((index, part[1]), []).extend(annotations)
+            self._items[index].texts |= texts
 
     def _add_thinking(self, index: int, part: tuple[str, int], text: str, *, is_whole: bool = False) -> None:
         self._begin_item(index, {})

@@ -437,6 +437,36 @@ async def test_items_in_other_places_at_the_end_come_once() -> None:
     assert [block.text for block in answer.content if isinstance(block, TextBlock)] == ["Hi"]
 
 
+@pytest.mark.parametrize("places", [[1, 1], [1, 2]])
+async def test_parts_that_are_numbered_across_items_come_once(places: list[int]) -> None:
+    def piece(kind: str, index: int, place: int, text: str) -> dict[str, Any]:
+        return {"type": f"response.{kind}.delta", "output_index": index, "content_index": place, "delta": text}
+
+    annotation = {"type": "url_citation", "url": "https://a.example", "start_index": 0, "end_index": 2}
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+    message = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Hi you"}]}
+    sent = [
+        piece("reasoning_text", 0, 0, "hm"),
+        {"type": "response.output_item.done", "output_index": 0, "item": thought},
+        *(piece("output_text", 1, place, text) for place, text in zip(places, ["Hi", " you"], strict=True)),
+        {
+            "type": "response.output_text.annotation.added",
+            "output_index": 1,
+            "content_index": 1,
+            "annotation": annotation,
+        },
+        {"type": "response.output_item.done", "output_index": 1, "item": message},
+        {"type": "response.completed", "response": {"status": "completed", "output": [thought, message]}},
+    ]
+    *_, answer = await ask(model_of(Answer([events(*sent)]))[0])
+    thinking, text, citations = answer.content
+    assert isinstance(thinking, ThinkingBlock)
+    assert isinstance(text, TextBlock)
+    assert isinstance(citations, ProviderBlock)
+    assert (thinking.thinking, text.text) == ("hm", "Hi you")
+    assert "https://a.example" in citations.content
+
+
 async def test_arguments_that_are_written_anew_stay_as_they_came() -> None:
     call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "arguments": '{"a":1}'}
     sent = stream_events([call])
