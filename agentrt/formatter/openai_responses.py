@@ -27,14 +27,13 @@ from agentrt.formatter.conventions import (
 from agentrt.formatter.openai import arguments_to_send, file_note, part_of, short_id, valid_name
 from agentrt.message import Msg
 
-__all__ = ["OPENAI", "format_openai_responses", "pack_reasoning"]
+__all__ = ["HOSTED_ITEMS", "OPENAI", "format_openai_responses", "pack_reasoning"]
 
 OPENAI = "openai"
 """The name of this provider in a `ProviderBlock`."""
 
 _SIGNATURE = "openai:"  # begins a signature that holds an item of reasoning
-# What OpenAI's own tools did, pictures apart; a stored block must not pass for an item of another kind.
-_HOSTED_ITEMS = frozenset(
+HOSTED_ITEMS = frozenset(
     {
         "code_interpreter_call",
         "compaction",
@@ -50,6 +49,7 @@ _HOSTED_ITEMS = frozenset(
         "web_search_call",
     }
 )
+"""What OpenAI's own tools did, pictures apart; a stored block must not pass for an item of another kind."""
 
 _PICTURE_FIELDS = ("id", "status", "type")  # those that the API takes back
 
@@ -99,6 +99,8 @@ class _RoundItems:
         self._texts: list[JSONObject] = []
         """Items of text whose phase is yet to come."""
         self._calls: list[tuple[str, ToolCallBlock]] = []
+        self._answer_start = 0
+        """The place of the first item of the answer that is being split."""
         self._picture: tuple[JSONObject, str] | None = None
         """The note about the last picture, and its data, until its item is there."""
 
@@ -123,12 +125,9 @@ class _RoundItems:
                 case ProviderBlock():
                     self._add_own(block)
                 case HintBlock():
-                    self._end_round()
-                    self._items.append(_user_item([_text_part(block.hint)]))
+                    self._end_round([_text_part(block.hint)])
                 case ToolResultBlock():
-                    self._end_round()
-                    if id(block) not in self._paired:
-                        self._items.append(_user_item(_parts_of_unpaired(block)))
+                    self._end_round([] if id(block) in self._paired else _parts_of_unpaired(block))
                 case _:
                     pass
         self._end_round()
@@ -140,7 +139,7 @@ class _RoundItems:
 
     def _add_own(self, block: ProviderBlock) -> None:
         item = _item_of(block)
-        if item.get("type") in _HOSTED_ITEMS:
+        if item.get("type") in HOSTED_ITEMS:
             item.pop("created_by", None)  # which the API says of some items, and does not take
             self._add(item)
         elif item.get("type") == "image_generation_call" and isinstance(item.get("id"), str):
@@ -152,14 +151,33 @@ class _RoundItems:
             for text in self._texts:
                 text["phase"] = item.get("phase")
             self._texts = []
+        elif item.get("type") == "order":
+            self._put_in_order(item.get("places"))
 
-    def _end_round(self) -> None:
+    def _put_in_order(self, places: object) -> None:
+        """Put the items of an answer where the API had them; what ended last was streamed last."""
+        answer = [*self._items[self._answer_start :], *self._reasoning]
+        if not isinstance(places, list) or len(places) != len(answer):
+            return  # something of it was taken away
+        if not all(isinstance(place, int) for place in places):
+            return  # changed by others
+        ordered = [answer[number] for number in sorted(range(len(answer)), key=places.__getitem__)]
+        end = len(ordered)
+        while end and ordered[end - 1].get("type") == "reasoning":
+            end -= 1
+        self._items[self._answer_start :], self._reasoning = ordered[:end], ordered[end:]
+
+    def _end_round(self, parts: Sequence[JSONObject] = ()) -> None:
+        """End the round, and add what the user is then shown."""
         for call_id, call in self._calls:
             result = self._results.get(id(call))
             output = UNANSWERED if result is None else _output_of(result)
             self._items.append({"type": "function_call_output", "call_id": call_id, "output": output})
         # Reasoning that is left belongs to an answer that was cut before anything came of it.
         self._reasoning, self._texts, self._calls = [], [], []
+        if parts:
+            self._items.append(_user_item([*parts]))
+        self._answer_start = len(self._items)
 
 
 def _reasoning_items(block: ThinkingBlock) -> list[JSONObject]:

@@ -387,6 +387,7 @@ class _AnthropicReader:
                 self._take_reason(dict_in(event, "delta"))
             case "message_stop":
                 self.is_complete = self.has_ended = True
+                self._end_open_parts()
         return self._accumulator.take_pieces()
 
     def read(self, body: dict[str, object]) -> None:
@@ -406,15 +407,18 @@ class _AnthropicReader:
             raise Refused(f"it declined to answer (stop_reason 'refusal'){self._why}")
         if not self.is_complete:
             raise Malformed("it ended with '[DONE]' and no stop_reason: does base_url lead to Anthropic's API?")
-        for index in sorted(self._parts):
-            self._stop_block(index)
-        self._end_thinking()
-        self._add_citations()
+        self._end_open_parts()
         content = self._accumulator.content()
         reason = _FINISHED_REASONS.get(self._reason, self._reason)
         if not reason and self._accumulator.ends_in_half_a_call:
             reason = "length"  # the server does not say so, but more was to come
         return ChatResponse(content, True, self._usage(content), reason or None, self._id)
+
+    def _end_open_parts(self) -> None:
+        for index in sorted(self._parts):
+            self._stop_block(index)
+        self._end_thinking()
+        self._add_citations()
 
     def _start_message(self, message: dict[str, object]) -> None:
         # A proxy whose own connection broke may ask again, and send the second answer behind what it sent of the first.

@@ -17,7 +17,7 @@ from agentrt.block import (
 )
 from agentrt.errors import ConfigError, Malformed, Refused, Rejected, Transient
 from agentrt.formatter import Formatter, format_openai_responses
-from agentrt.formatter.openai_responses import OPENAI, pack_reasoning
+from agentrt.formatter.openai_responses import HOSTED_ITEMS, OPENAI, pack_reasoning
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model.openai import OPENAI_URL, STRICT_SCHEMAS
@@ -235,6 +235,18 @@ def _citation(annotation: dict[str, object], offset: int) -> JSONObject:
     return new_citation(annotation, url=annotation.get("url"), title=title, start=start, end=end)
 
 
+def _content_of(item: dict[str, object]) -> str:
+    """Return what an item says, for servers that give it another id each time."""
+    match item.get("type"):
+        case "function_call":
+            fields: object = item.get("call_id")
+        case "message":
+            fields = [text_in(part, "text") for part in list_in(item, "content")]
+        case _:
+            fields = {name: value for name, value in item.items() if name not in ("id", "status")}
+    return json.dumps([item.get("type"), fields], sort_keys=True)
+
+
 @dataclass(slots=True)
 class _ItemProgress:
     """How much has come of one item of the answer."""
@@ -242,7 +254,8 @@ class _ItemProgress:
     texts: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     """The pieces of its parts, by their kind and position."""
     is_over: bool = False
-    id: str = ""
+    whole: dict[str, object] = field(default_factory=dict)
+    """As its end has it."""
 
 
 class _ResponseReader:
@@ -255,7 +268,8 @@ class _ResponseReader:
         self._errors = errors
         self._keeps_reasoning = keeps_reasoning
         self._accumulator = StreamAccumulator()
-        self._items: dict[int, _ItemProgress] = {}
+        self._items: dict[int, _ItemProgress] = {}  # those that only the last event has are below 0
+        self._order: list[int] = []  # in which the items came, of those that go back
         self._annotations: dict[tuple[int, int], list[dict[str, object]]] = {}  # by item and part
         self._refusal: list[str] = []
         self._usage: ChatUsage | None = None
@@ -327,11 +341,7 @@ class _ResponseReader:
         if status not in ("", "completed", "incomplete"):
             raise Transient(f"its answer is {status!r}, not completed")
         # What the events have said already adds nothing; servers may leave any of them out.
-        # Some servers leave out items there, so that the others have other places.
-        known = {progress.id for progress in self._items.values() if progress.is_over}
-        for index, item in enumerate(list_in(response, "output")):
-            if text_in(item, "id") not in known - {""}:
-                self._end_item(index, item)
+        self._end_items(list_in(response, "output"))
         # Some servers call an answer incomplete without saying why; a filter would say so.
         if status == "incomplete":
             self._reason = text_in(dict_in(response, "incomplete_details"), "reason") or "max_output_tokens"
@@ -346,6 +356,41 @@ class _ResponseReader:
             )
         self.is_complete = True
 
+    def _end_items(self, output: list[dict[str, object]]) -> None:
+        """Take the items of the last event, and note their order where they came in another one."""
+        # Some servers leave out items there or number them anew, so that the others have other places, and others
+        # have items there that they never streamed.
+        known = {
+            name: index
+            for index, progress in self._items.items()
+            if progress.is_over
+            for name in (text_in(progress.whole, "id"), _content_of(progress.whole))
+        }
+        positions: dict[int, int] = {}
+        for position, item in enumerate(output):
+            index = known.get(text_in(item, "id") or _content_of(item), known.get(_content_of(item)))
+            if index is None or index in positions:
+                is_new = position in positions or self._is_another(position, item)
+                index = -1 - position if is_new else position
+            positions[index] = position
+            self._end_item(index, item)
+        if not self._items.keys() <= positions.keys():
+            positions = {index: index if index >= 0 else len(self._items) - index for index in self._items}
+        places = [positions[index] for index in self._order]
+        if places != sorted(places):
+            self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps({"type": "order", "places": places})))
+
+    def _is_another(self, index: int, item: dict[str, object]) -> bool:
+        begun = self._items.get(index)
+        if begun is None or not begun.is_over:
+            return False
+        kind = item.get("type")
+        return kind not in ("function_call", "message", "reasoning") or begun.whole.get("type") != kind
+
+    def _note_order(self, index: int) -> None:
+        if self._order[-1:] != [index]:
+            self._order.append(index)
+
     def _begin_item(self, index: int, item: dict[str, object]) -> None:
         if index in self._items:
             return
@@ -359,7 +404,7 @@ class _ResponseReader:
         begun = self._items[index]
         if begun.is_over:
             return
-        begun.is_over, begun.id = True, text_in(item, "id")
+        begun.is_over, begun.whole = True, item
         self._number_parts(index, item)
         match item.get("type"):
             case "message":
@@ -370,18 +415,25 @@ class _ResponseReader:
                         self._add_thinking(index, (name, position), text_in(part, "text"), is_whole=True)
                 # Without its content and with nothing kept at OpenAI, the next request would be refused.
                 can_go_back = self._keeps_reasoning or item.get("encrypted_content") or item.get("content")
-                self._accumulator.add_thinking("", pack_reasoning(item) if can_go_back else None)
+                signature = pack_reasoning(item) if can_go_back else None
+                self._accumulator.add_thinking("", signature)
+                if signature is not None:
+                    self._note_order(index)
             case "function_call":
                 arguments = self._rest(index, ("arguments", 0), text_in(item, "arguments"))
+                self._note_order(index)
                 self._accumulator.add_call(index, text_in(item, "call_id"), text_in(item, "name"), arguments)
             case "image_generation_call":
-                self._add_picture(item)
-            case str():
+                self._add_picture(index, item)
+            case str(kind):
+                if kind in HOSTED_ITEMS:
+                    self._note_order(index)
                 self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps(item, ensure_ascii=False)))
 
-    def _add_picture(self, item: dict[str, object]) -> None:
+    def _add_picture(self, index: int, item: dict[str, object]) -> None:
         data = text_in(item, "result")
         if data:
+            self._note_order(index)
             kind = (text_in(item, "output_format") or "png").replace("svg", "svg+xml")
             self._accumulator.add_block(DataBlock(Base64Source(data, f"image/{kind}")))
         # With which the picture goes back as the one that it made, so that it can be asked to change it.
@@ -438,6 +490,8 @@ class _ResponseReader:
         """Return a piece of a part, which is taken note of."""
         self._begin_item(index, {})
         self._items[index].texts.setdefault(part, []).append(text)
+        if text and part[0] in ("text", "arguments"):
+            self._note_order(index)
         return text
 
     def _rest(self, index: int, part: tuple[str, int], whole: str) -> str:

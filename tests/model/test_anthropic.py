@@ -680,6 +680,12 @@ def shape_of(response: ChatResponse) -> list[Any]:
     return [json.loads(each.content) if isinstance(each, ProviderBlock) else each.type for each in response.content]
 
 
+async def test_a_part_that_no_event_ends_is_a_piece_as_well() -> None:
+    begun = block(1, {**SEARCH, "id": "srvtoolu_2"})[:-1]
+    *pieces, whole = await ask(Wire([start(), *block(0, SEARCH), *begun, *stop()]))
+    assert [part for piece in pieces for part in piece.content] == whole.content
+
+
 async def test_server_tools_leave_provider_blocks_and_no_calls_of_ours():
     *pieces, whole = await ask(Wire([start(), *SEARCHED, *stop()]))
 

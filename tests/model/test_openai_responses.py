@@ -280,7 +280,15 @@ blocks = st.one_of(
     st.builds(
         ProviderBlock,
         st.sampled_from(["openai", "anthropic"]),
-        st.sampled_from([json.dumps(SEARCH), "{", '{"type": "message"}', '{"type": "phase", "phase": "commentary"}']),
+        st.sampled_from(
+            [
+                json.dumps(SEARCH),
+                "{",
+                '{"type": "message"}',
+                '{"type": "phase", "phase": "commentary"}',
+                '{"type": "order", "places": [1, 0]}',
+            ]
+        ),
     ),
     st.builds(ToolCallBlock, st.sampled_from(["c1", "c2"]), st.sampled_from(["add", "ü", ""]), st.text(max_size=3)),
     st.builds(
@@ -435,6 +443,52 @@ async def test_items_in_other_places_at_the_end_come_once() -> None:
     end = {"type": "response.completed", "response": {"status": "completed", "output": [message]}}
     *_, answer = await ask(model_of(Answer([events(done, end)]))[0])
     assert [block.text for block in answer.content if isinstance(block, TextBlock)] == ["Hi"]
+
+
+def done(index: int, item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def completed(*output: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.completed", "response": {"status": "completed", "output": [*output]}}
+
+
+FIRST, SECOND, THIRD = ({**SEARCH, "id": f"ws_{number}", "action": {"query": str(number)}} for number in (1, 2, 3))
+SAID = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Hi"}]}
+SAY = {"type": "response.output_text.delta", "output_index": 1, "content_index": 0, "delta": "Hi"}
+
+
+def added(index: int, item: dict[str, Any]) -> dict[str, Any]:
+    return {**done(index, item), "type": "response.output_item.added"}
+
+
+@pytest.mark.parametrize(
+    ("sent", "back"),
+    [
+        # The last event has items that were never streamed, and the others in other places.
+        ([done(0, FIRST), SAY, done(1, SAID), completed(FIRST, SECOND, THIRD, SAID)], [FIRST, SECOND, THIRD, "Hi"]),
+        # The ids are others in each event.
+        (
+            [done(0, {**FIRST, "id": "a"}), SAY, done(1, {**SAID, "id": "b"}), completed(FIRST, SECOND, SAID)],
+            [{**FIRST, "id": "a"}, SECOND, "Hi"],
+        ),
+        # Items end in another order than that in which they began.
+        (
+            [added(0, REASONING), SAY, done(1, SAID), done(0, REASONING), completed(REASONING, SAID)],
+            [{**REASONING, "summary": [{"type": "summary_text", "text": "First.\n\nThen."}]}, "Hi"],
+        ),
+        ([added(0, FIRST), done(1, SECOND), done(0, FIRST), done(2, SAID), completed()], [FIRST, SECOND, "Hi"]),
+    ],
+)
+async def test_each_item_goes_back_once_and_in_its_place(sent: list[dict[str, Any]], back: list[Any]) -> None:
+    model, server = model_of(Answer([events(*sent)]), Answer([events(*stream_events([SAID]))]))
+    agent = Agent("tester", model=model)
+    await agent.reply("go")
+    await agent.reply("on")
+    await model.aclose()
+
+    items = server.bodies[1]["input"][1:-1]
+    assert [item.get("content", item) for item in items] == back
 
 
 @pytest.mark.parametrize("places", [[1, 1], [1, 2]])

@@ -37,7 +37,7 @@ class AnswerReader(Protocol):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the last event had no pieces and none can follow; "[DONE]" needs no reader to be understood."""
+        """Whether no event can follow; "[DONE]" needs no reader to be understood."""
 
     @property
     def has_progressed(self) -> bool:
@@ -233,7 +233,9 @@ class AnswerStream:
 
     async def _next_response(self) -> ChatResponse | None:
         # One event at a time: what came before a failure is seen, even if both came in one chunk.
-        if self._unread_events:
+        if self._reader.has_ended:  # and its last event had pieces
+            response: ChatResponse | None = self._guard(self._reader.answer)
+        elif self._unread_events:
             event = self._unread_events.popleft()
             response = self._guard(lambda: self._read_event(event))
         else:
@@ -293,7 +295,7 @@ class AnswerStream:
         if event.get("error"):
             raise self._errors.error_for_event(event)
         pieces = self._reader.feed(event)
-        if self._reader.has_ended:
+        if self._reader.has_ended and not pieces:
             return self._reader.answer()
         if pieces or self._reader.has_progressed:
             self._timer.note_progress()
