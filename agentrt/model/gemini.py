@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
+from urllib.parse import urlsplit
 
 from agentrt.block import (
     Base64Source,
@@ -163,16 +164,28 @@ class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
         body: JSONObject = {**self._formatter(messages)}
         if self.settings:
             body["generationConfig"] = {_API_NAMES[name]: value for name, value in self.settings.items()}
-        offered = list(self._server_tools)
-        if tools:
-            offered.insert(0, {"functionDeclarations": [*map(_declaration, tools)]})
-            if tool_choice is not None:
-                mode = _CALLING_MODES.get(tool_choice.mode)
-                named = {"mode": "ANY", "allowedFunctionNames": [tool_choice.mode]}
-                body["toolConfig"] = {"functionCallingConfig": named if mode is None else {"mode": mode}}
-        if offered:
+        declared = [{"functionDeclarations": [*map(_declaration, tools)]}] if tools else []
+        if offered := [*declared, *self._server_tools]:
             body["tools"] = offered
+        if declared and (config := self._tool_config(tool_choice)):
+            body["toolConfig"] = config
         return body
+
+    def _tool_config(self, choice: ToolChoice | None) -> JSONObject:
+        config: JSONObject = {}
+        if choice is not None:
+            mode = _CALLING_MODES.get(choice.mode)
+            named = {"mode": "ANY", "allowedFunctionNames": [choice.mode]}
+            config["functionCallingConfig"] = named if mode is None else {"mode": mode}
+        # Tools of both kinds are a 400 without it; older models and Vertex do not know it.
+        if self._server_tools and self._is_3_or_later and not self._is_on_vertex():
+            config["includeServerSideToolInvocations"] = True
+            if choice is not None and choice.mode == "auto":
+                config["functionCallingConfig"] = {"mode": "VALIDATED"}  # it does not go with AUTO
+        return config
+
+    def _is_on_vertex(self) -> bool:
+        return str(urlsplit(self.base_url).hostname).endswith("aiplatform.googleapis.com")
 
     def _has_schema_mode(self) -> bool:
         return self._is_3_or_later and self.base_url.rstrip("/") == _DEFAULT_URL

@@ -162,7 +162,10 @@ async def test_a_request_is_what_the_api_takes() -> None:
             },
             {"googleSearch": {}},
         ],
-        "toolConfig": {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["get_weather"]}},
+        "toolConfig": {
+            "functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["get_weather"]},
+            "includeServerSideToolInvocations": True,
+        },
         "contents": [
             {
                 "role": "user",
@@ -203,6 +206,31 @@ async def test_a_request_is_what_the_api_takes() -> None:
             {"role": "model", "parts": [{"text": "Sunny."}, {"text": "", "thoughtSignature": "ZW5k"}]},
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "choice", "config"),
+    [
+        ("gemini-3-flash", URL, None, {"includeServerSideToolInvocations": True}),
+        (
+            "gemini-3-flash",
+            URL,
+            ToolChoice("auto"),
+            {"functionCallingConfig": {"mode": "VALIDATED"}, "includeServerSideToolInvocations": True},
+        ),
+        ("gemini-2.5-flash", URL, None, None),
+        ("gemini-3-flash", "https://aiplatform.googleapis.com/v1/publishers/google", None, None),
+        ("gemini-3-flash", "https://us-east5-aiplatform.googleapis.com/v1/x", None, None),
+    ],
+)
+async def test_tools_of_both_kinds_are_asked_for_as_the_api_wants(
+    name: str, url: str, choice: ToolChoice | None, config: dict[str, Any] | None
+) -> None:
+    tools = [{"googleSearch": {}}]
+    model, server = model_of(json_of(WHOLE), name=name, base_url=url, stream=False, server_tools=tools)
+    await model(HELLO, TOOLS, choice)
+    await ask(model)
+    assert [body.get("toolConfig") for body in server.bodies] == [config, None]
 
 
 async def test_signatures_go_back_with_their_calls() -> None:
