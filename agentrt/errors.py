@@ -27,6 +27,7 @@
     │   ├── ContextOverflow            the request is too long for the model
     │   ├── Refused                    the model or its filter declined to answer
     │   └── Malformed                  an answer that cannot be used
+    │       └── MalformedCall              the model has written a call, or JSON, that its provider cannot read
     ├── BudgetExceeded               what may be spent is used up
     ├── GuardrailTripped             a guard has objected to what was asked, said or given
     ├── RedactionBlocked             some text holds what is not to pass, or could not be searched
@@ -65,6 +66,7 @@ __all__ = [
     "InputEnded",
     "InvalidInputError",
     "Malformed",
+    "MalformedCall",
     "MiddlewareConfigError",
     "MissingFileError",
     "MissingTerminalError",
@@ -232,6 +234,10 @@ class Refused(ModelError):
 
 class Malformed(ModelError):
     """The provider's answer cannot be used."""
+
+
+class MalformedCall(Malformed):
+    """The model has written a tool call, or JSON, that its provider cannot read; asked again, it may write another."""
 
 
 class BudgetExceeded(AgentRTError):

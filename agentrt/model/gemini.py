@@ -18,7 +18,7 @@ from agentrt.block import (
     citations_block,
     new_citation,
 )
-from agentrt.errors import ConfigError, Malformed, Refused, Rejected, Transient
+from agentrt.errors import ConfigError, Malformed, MalformedCall, Refused, Rejected, Transient
 from agentrt.formatter import Formatter, format_gemini
 from agentrt.formatter.gemini import GEMINI, pack_signature
 from agentrt.keywords import suggest_keywords
@@ -280,7 +280,7 @@ class _GeminiReader:
         if self._reason in _BLOCKED:
             raise Refused(f"its filter stopped the answer {stopped}")
         if self._reason in _MISCALLED:
-            raise Malformed(f"it called a tool in a form that cannot be read {stopped}")
+            raise MalformedCall(f"it called a tool in a form that cannot be read {stopped}")
         if self._reason in _NOT_TAKEN:
             raise Rejected(f"it did not take the request {stopped}")
         if not self._reason:

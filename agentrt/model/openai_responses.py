@@ -48,7 +48,7 @@ _TOOLS_OF_CLIENTS = frozenset(
     {"apply_patch", "computer", "computer_use_preview", "custom", "function", "local_shell", "namespace"}
 )
 # The kinds of parts that come in pieces, and the lists of an item that hold them whole.
-_PARTS = {"text": "content", "content": "content", "summary": "summary"}
+_LISTS_OF_PARTS = {"text": "content", "content": "content", "summary": "summary"}
 _END_OF_RESPONSE = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
@@ -235,8 +235,8 @@ def _citation(annotation: dict[str, object], offset: int) -> JSONObject:
     return new_citation(annotation, url=annotation.get("url"), title=title, start=start, end=end)
 
 
-def _content_of(item: dict[str, object]) -> str:
-    """Return what an item says, for servers that give it another id each time."""
+def _fingerprint_of(item: dict[str, object]) -> str:
+    """Return by what an item is known again where a server gives it another id each time."""
     match item.get("type"):
         case "function_call":
             fields: object = item.get("call_id")
@@ -364,11 +364,11 @@ class _ResponseReader:
             name: index
             for index, progress in self._items.items()
             if progress.is_over
-            for name in (text_in(progress.whole, "id"), _content_of(progress.whole))
+            for name in (text_in(progress.whole, "id"), _fingerprint_of(progress.whole))
         }
         positions: dict[int, int] = {}
         for position, item in enumerate(output):
-            index = known.get(text_in(item, "id") or _content_of(item), known.get(_content_of(item)))
+            index = known.get(text_in(item, "id") or _fingerprint_of(item), known.get(_fingerprint_of(item)))
             if index is None or index in positions:
                 is_new = position in positions or self._is_another(position, item)
                 index = -1 - position if is_new else position
@@ -464,13 +464,13 @@ class _ResponseReader:
 
         vLLM (with gpt-oss) and Bedrock count parts on across items, and older versions with each piece.
         """
-        for kind, name in _PARTS.items():
-            came = [place for name_, place in self._items[index].texts if name_ == kind]
+        for kind, name in _LISTS_OF_PARTS.items():
+            places = [place for streamed_kind, place in self._items[index].texts if streamed_kind == kind]
             last = len(list_in(item, name)) - 1
-            if last < 0 or all(place <= last for place in came):
+            if last < 0 or all(place <= last for place in places):
                 continue
             texts: dict[tuple[str, int], list[str]] = {}
-            for number, place in enumerate(came):
+            for number, place in enumerate(places):
                 part = (kind, min(number, last))
                 texts.setdefault(part, []).extend(self._items[index].texts.pop((kind, place)))
                 if kind == "text":

@@ -6,7 +6,7 @@ from time import monotonic
 from typing import ClassVar
 
 from agentrt.agent import AgentBase
-from agentrt.errors import RateLimited, Timeout, Transient
+from agentrt.errors import MalformedCall, RateLimited, Timeout, Transient
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.keywords import suggest_keywords
@@ -52,7 +52,7 @@ class RetryMiddleware(MiddlewareBase):
         initial_delay: float = 0.5,
         max_delay: float = 30.0,
         max_wait: float | None = 120.0,
-        retry_on: ErrorChoice = (RateLimited, Timeout, Transient, OSError),
+        retry_on: ErrorChoice = (RateLimited, Timeout, Transient, MalformedCall, OSError),
         budget: float | None = 0.2,
         clock: Callable[[], float] = monotonic,
         random: Random | None = None,

@@ -17,6 +17,7 @@ from agentrt.errors import (
     AgentRTError,
     CircuitOpen,
     Malformed,
+    MalformedCall,
     MiddlewareConfigError,
     ModelError,
     RateLimited,
@@ -57,6 +58,7 @@ def notes(error: BaseException) -> list[str]:
     ("script", "reasons"),
     [
         ([Transient("503"), "the answer"], ["Transient"]),
+        ([MalformedCall("tool_use_failed"), "the answer"], ["MalformedCall"]),
         ([RateLimited(), Timeout("slow"), "the answer"], ["RateLimited", "Timeout"]),
         ([[Transient("cut before the first piece")], "the answer"], ["Transient"]),
         ([["half an ", Transient("cut")], "the answer"], ["Transient"]),

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from agentrt import Agent, Msg, Toolkit
 from agentrt.embedding import GeminiEmbedding
-from agentrt.errors import ConfigError, Malformed, ModelError, RateLimited, Refused, Rejected, Transient
+from agentrt.errors import ConfigError, Malformed, MalformedCall, ModelError, RateLimited, Refused, Rejected, Transient
 from agentrt.formatter import format_gemini
 from agentrt.message import (
     AssistantMsg,
@@ -298,7 +298,7 @@ def test_every_conversation_is_valid_for_the_api(messages: list[Msg]) -> None:
             Refused,
             r"\(blockReason 'OTHER'\): Not this\.",
         ),
-        (response(reason="MALFORMED_FUNCTION_CALL"), Malformed, "in a form that cannot be read"),
+        (response(reason="MALFORMED_FUNCTION_CALL"), MalformedCall, "in a form that cannot be read"),
         (response(reason="MISSING_THOUGHT_SIGNATURE"), Rejected, "did not take the request"),
         (response({"functionCall": {"name": "add", "partialArgs": []}}), Malformed, "streamFunctionCallArguments"),
         (response({"text": "I"}), Transient, "cut"),

@@ -375,7 +375,7 @@ async def test_another_refusal_is_not_tried_again() -> None:
     [
         ({"status": "failed", "error": {"code": "server_error", "message": "oops"}}, Transient, "oops"),
         ({"status": "failed", "error": {"code": "rate_limit_exceeded", "message": "slow"}}, RateLimited, "slow"),
-        ({"status": "failed", "error": {"code": "invalid_prompt", "message": "bad"}}, Rejected, "bad"),
+        ({"status": "failed", "error": {"code": "invalid_prompt", "message": "bad"}}, Refused, "bad"),
         ({"status": "failed", "error": {"code": "bio_policy", "message": "no"}}, Refused, "no"),
         ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, Refused, "content filter"),
         ({"status": "cancelled"}, Transient, "'cancelled', not completed"),

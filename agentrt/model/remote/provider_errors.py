@@ -10,41 +10,125 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
-from agentrt.errors import ContextOverflow, ModelError, RateLimited, Refused, Rejected, Transient
+from agentrt.errors import (
+    ContextOverflow,
+    MalformedCall,
+    ModelError,
+    RateLimited,
+    Refused,
+    Rejected,
+    Transient,
+)
 from agentrt.text import lazy_pattern
 
 __all__ = ["ProviderErrors", "json_or_text"]
 
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """A fault that has a status and a code or words; without these, the status alone shows it."""
+
+    error: type[ModelError]
+    statuses: frozenset[int] | None = None
+    """`None` stands for every status."""
+    codes: frozenset[str] = frozenset()
+    words: re.Pattern[str] | None = None
+
+    def is_seen_in(self, status: int, codes: Iterable[str], text: str) -> bool:
+        """Say whether an answer with this status, with these codes and this text, reports the fault."""
+        if self.statuses is not None and status not in self.statuses:
+            return False
+        if not self.codes and self.words is None:
+            return True
+        return not self.codes.isdisjoint(codes) or (self.words is not None and self.words.search(text) is not None)
+
+
 # Providers give one status to faults that need different remedies: a request that is too long is to be compressed, a
 # quota that is used up does not come back by waiting, a filter refuses the next attempt as well. Their codes tell the
-# faults apart, and where a server gives no code, the words of its message do.
-_OVERFLOW_CODES = {
-    "context_length_exceeded",
-    "exceed_context_size_error",
-    "request_too_large",
-    "string_above_max_length",
-}
-_OVERFLOW_TEXT = lazy_pattern(
-    r"context[ _](?:length|window|size|limit)|maximum (?:prompt|input|sequence|model) length|range of input length"
-    r"|prompt is too long|input is too long|input length exceeds|longer than the maximum model length"
-    r"|reduce the length of (?:the|your) (?:messages|prompt|input)|token count .{0,40}exceeds the maximum"
-    r"|too many (?:input )?tokens|exceeds? (?:the )?(?:model's )?max(?:imum)? (?:input|context|prompt)",
-    re.IGNORECASE,
+# faults apart, and where a server gives no code, the words of its message do. The first that fits counts; any other
+# status from 500 on is `Transient`, and what is left is `Rejected`.
+_FAULTS = (
+    _Fault(
+        Refused,
+        codes=frozenset(
+            {
+                "1301",  # Z.ai's
+                "bio_policy",
+                "content_filter",
+                "content_policy_violation",
+                "data_inspection_failed",
+                "datainspectionfailed",
+                "image_content_policy_violation",
+                "invalid_prompt",
+                "misalignment_policy_violation",
+                "responsibleaipolicyviolation",
+            }
+        ),
+    ),
+    # Anthropic's, DeepSeek's, and OpenRouter's.
+    _Fault(
+        Refused,
+        frozenset({400, 403, 422, 500}),
+        words=lazy_pattern(
+            r"blocked by content filtering policy|content exists risk|requires moderation .{0,200}was flagged",
+            re.IGNORECASE,
+        ),
+    ),
+    # Groq's, of what the model has written: the next time it may write otherwise.
+    _Fault(MalformedCall, codes=frozenset({"json_validate_failed", "tool_use_failed"})),
+    _Fault(
+        ContextOverflow,
+        frozenset({400, 413, 422, 500}),
+        frozenset(
+            {
+                "1261",  # Z.ai's
+                "context_length_exceeded",
+                "exceed_context_size_error",
+                "request_too_large",
+                "string_above_max_length",
+                "too_many_prompt_tokens",
+            }
+        ),
+        lazy_pattern(
+            r"context[ _](?:length|window|size|limit)|maximum (?:prompt|input|sequence|model) length"
+            r"|range of input length|prompt is too long|input is too long|input length exceeds"
+            r"|longer than the maximum model length|reduce the length of (?:the|your) (?:messages|prompt|input)"
+            r"|token count .{0,40}(?:exceeds the maximum|cannot exceed)|input tokens .{0,40}cannot exceed"
+            r"|too many (?:input )?tokens|exceeds? (?:the )?(?:model's )?max(?:imum)? (?:input|context|prompt)"
+            r"|exceeded (?:the )?model token limit|max tokens of \d+ exceeded"
+            r"|inputs`? tokens \+|inputs`? must have less than \d+ tokens",
+            re.IGNORECASE,
+        ),
+    ),
+    _Fault(ContextOverflow, frozenset({413})),
+    # A request of more tokens than the limit has for a minute is refused in every minute.
+    _Fault(
+        ContextOverflow,
+        frozenset({429}),
+        words=lazy_pattern(r"request too large.{0,200}tokens per min", re.IGNORECASE),
+    ),
+    _Fault(
+        Rejected,
+        frozenset({429}),
+        frozenset(
+            {
+                "1113",  # Z.ai's
+                "arrearage",
+                "billing_error",
+                "billing_hard_limit_reached",
+                "billing_not_active",
+                "insufficient_quota",
+            }
+        ),
+        lazy_pattern(
+            r"check your plan and billing|insufficient (?:quota|balance|credit)|credit balance is too low",
+            re.IGNORECASE,
+        ),
+    ),
+    _Fault(RateLimited, frozenset({429})),
+    _Fault(Transient, frozenset({408, 409, 425, 498, 499})),  # 498: Groq has no room for requests of its flex tier
+    _Fault(Transient, frozenset({424}), words=lazy_pattern("try your request again", re.IGNORECASE)),  # Bedrock's
 )
-_QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "billing_error", "arrearage"}
-_QUOTA_TEXT = lazy_pattern(
-    r"check your plan and billing|insufficient (?:quota|balance|credit)|credit balance is too low", re.IGNORECASE
-)
-_FILTER_CODES = {
-    "bio_policy",
-    "content_filter",
-    "content_policy_violation",
-    "data_inspection_failed",
-    "datainspectionfailed",
-    "image_content_policy_violation",
-    "misalignment_policy_violation",
-    "responsibleaipolicyviolation",
-}
 # An error in the middle of a stream has a code and no status.
 _STATUS_OF_CODE = {
     "api_error": 500,
@@ -67,6 +151,7 @@ _STATUS_OF_CODE = {
     "invalid_image_url": 400,
     "invalid_prompt": 400,
     "invalid_request_error": 400,
+    "json_validate_failed": 400,
     "model_not_found": 404,
     "not_found_error": 404,
     "overloaded_error": 529,
@@ -75,19 +160,20 @@ _STATUS_OF_CODE = {
     "rate_limit_exceeded": 429,
     "request_too_large": 413,
     "timeout_error": 504,
+    "tool_use_failed": 400,
     "unsupported_image_media_type": 400,
     "vector_store_timeout": 504,
 }
-_BAD_KEY_TEXT = lazy_pattern(r"api key not valid|api key expired|invalid api[ _]key", re.IGNORECASE)
+_BAD_KEY_TEXT = lazy_pattern(r"api key not valid|api key expired|(?:invalid|incorrect) api[ _]key", re.IGNORECASE)
 # OpenAI's limits are there again after "6m0s", "1.5s" or "20ms", which its messages say as well.
 _DURATION = r"(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m(?!s))?(?:(?P<seconds>\d+(?:\.\d+)?)s)?(?:(?P<ms>\d+)ms)?"
 _RESET_AFTER = lazy_pattern(_DURATION)
 _TRY_AGAIN = lazy_pattern(rf"try again in {_DURATION}", re.IGNORECASE)
 _RATE_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
-_PASSING = {408, 409, 425, 499}
 _USER_IN_URL = lazy_pattern(r"://[^/@\s'\"]+@")
 _MAX_SECONDS_TO_WAIT = 86_400.0  # seconds; a server that asks for more means a day's quota, or is mistaken
 _MAX_TEXT = 500  # characters of a provider's own words that a message repeats
+_MAX_GATEWAYS = 3  # one behind the other
 _MAX_PAGE = 2_000  # characters of a page that are searched for what it says
 _TAG = lazy_pattern(r"<(?:([a-zA-Z][a-zA-Z0-9]*)|/[a-zA-Z]|[!?])")
 _ENDS = {name: lazy_pattern(f"</{name}", re.IGNORECASE) for name in ("head", "script", "style")}  # of what is not shown
@@ -240,16 +326,11 @@ def _mask(text: str, patterns: Iterable[re.Pattern[str]]) -> str:
     return text
 
 
-def _error_class(status: int, codes: set[str], text: str) -> type[ModelError]:
-    if codes & _FILTER_CODES:
-        return Refused
-    if status in (400, 413, 422, 500) and (codes & _OVERFLOW_CODES or _OVERFLOW_TEXT.search(text)):
-        return ContextOverflow
-    if status == 413:
-        return ContextOverflow
-    if status == 429:
-        return Rejected if codes & _QUOTA_CODES or _QUOTA_TEXT.search(text) else RateLimited
-    return Transient if status >= 500 or status in _PASSING else Rejected
+def _error_class(status: int, codes: Iterable[str], text: str) -> type[ModelError]:
+    for fault in _FAULTS:
+        if fault.is_seen_in(status, codes, text):
+            return fault.error
+    return Transient if status >= 500 else Rejected
 
 
 def _unescape(text: str) -> str:
@@ -258,26 +339,60 @@ def _unescape(text: str) -> str:
     return unescape(text)
 
 
-def _codes_and_text(body: object) -> tuple[set[str], str]:
+def _codes_and_text(body: object) -> tuple[list[str], str]:
     """Return what a body says for programs, in lower case, and for people.
 
-    Bodies are `{"error": {"message", "type", "code"}}`, with or without a wrapper, `{"error": "..."}` and
-    `{"detail": ...}`, or not JSON at all.
+    Bodies are `{"error": {"message", "type", "code"}}`, with or without a wrapper, `{"error": "..."}`,
+    `{"errors": [...]}` and `{"detail": ...}`, or not JSON at all. The words of a gateway may hold those of the provider
+    behind it.
     """
     if isinstance(body, str):
         is_page = "<" in body[:_MAX_TEXT]
         text = _unescape(_visible_text(body)) if is_page else body
-        return set(), " ".join(text[:_MAX_PAGE].split())
+        return [], " ".join(text[:_MAX_PAGE].split())
     if not isinstance(body, Mapping):
-        return set(), "" if body is None else str(body)
-    error = body.get("error")
-    fields = error if isinstance(error, Mapping) else body
+        return [], "" if body is None else str(body)
+    codes, text = _own_codes_and_text(body)
+    gateway_text = text
+    for _ in range(_MAX_GATEWAYS):
+        inner = _inner_body(body, text)
+        if not isinstance(inner, Mapping):
+            return codes, f"{gateway_text}: {inner}" if isinstance(inner, str) and inner else text
+        body = inner
+        inner_codes, text = _own_codes_and_text(body)
+        codes += [code for code in inner_codes if code not in codes]
+    return codes, text
+
+
+def _own_codes_and_text(body: Mapping[str, object]) -> tuple[list[str], str]:
+    fields = _fields_of(body)
     # Azure names the filter that refused a request in an inner error.
     inner = [fields.get(name) for name in ("innererror", "inner_error")]
-    values = [value.get("code") for value in inner if isinstance(value, Mapping)] + [fields.get("code")]
-    codes = {str(value).lower() for value in (*values, fields.get("type")) if isinstance(value, (str, int))} - {""}
-    texts = (error, fields.get("message"), fields.get("detail"), fields.get("msg"))
-    return codes, next((text for text in texts if isinstance(text, str) and text), "") or str(dict(body))
+    values = [value.get("code") for value in inner if isinstance(value, Mapping)]
+    values += [fields.get(name) for name in ("code", "error_code", "type")]
+    codes = dict.fromkeys(str(value).lower() for value in values if isinstance(value, (str, int)) and value != "")
+    texts = (body.get("error"), *(fields.get(name) for name in ("message", "detail", "msg")))
+    return [*codes], next((text for text in texts if isinstance(text, str) and text), "") or str(dict(body))
+
+
+def _fields_of(body: Mapping[str, object]) -> Mapping[str, object]:
+    errors = body.get("errors")
+    for fields in (body.get("error"), *(errors[:1] if isinstance(errors, list) else ())):
+        if isinstance(fields, Mapping):
+            return fields
+    return body
+
+
+def _inner_body(body: Mapping[str, object], text: str) -> object:
+    """Return what the provider behind a gateway said, `None` where there is none; `text` is what the gateway says."""
+    metadata = _fields_of(body).get("metadata")  # OpenRouter's
+    inner = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    if isinstance(inner, str):
+        return json_or_text(inner)
+    if inner is not None or not text.startswith("{"):
+        return inner
+    words = json_or_text(text)  # Databricks'
+    return words if isinstance(words, Mapping) else None
 
 
 def _visible_text(page: str) -> str:
@@ -352,14 +467,17 @@ def _seconds_of(match: re.Match[str] | None) -> list[float]:
 
 
 def _retry_delay(body: object) -> float | None:
-    """Return the seconds that Google's `RetryInfo` asks us to wait, as in "34.07s"."""
-    error = body.get("error") if isinstance(body, Mapping) else None
+    """Return the seconds that a body asks us to wait: Google's `RetryInfo`, as in "34.07s", or Hugging Face's."""
+    if not isinstance(body, Mapping):
+        return None
+    error = body.get("error")
     details = error.get("details") if isinstance(error, Mapping) else None
-    delays = (
-        [part.get("retryDelay") for part in details if isinstance(part, Mapping)] if isinstance(details, list) else []
-    )
-    seconds = [_number(delay.removesuffix("s")) for delay in delays if isinstance(delay, str)]
-    known = [second for second in seconds if second is not None]
+    parts = [part for part in details if isinstance(part, Mapping)] if isinstance(details, list) else []
+    delays = [delay.removesuffix("s") for part in parts if isinstance(delay := part.get("retryDelay"), str)]
+    loading_time = body.get("estimated_time")
+    if isinstance(loading_time, (int, float)):
+        delays.append(str(loading_time))
+    known = [second for second in map(_number, delays) if second is not None]
     return min(max(known), _MAX_SECONDS_TO_WAIT) if known else None
 
 

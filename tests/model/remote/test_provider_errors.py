@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentrt.errors import ContextOverflow, ModelError, RateLimited, Refused, Rejected, Transient
+from agentrt.errors import ContextOverflow, MalformedCall, ModelError, RateLimited, Refused, Rejected, Transient
 from agentrt.model import Timeouts
 from agentrt.model.remote.provider_errors import _TAG, ProviderErrors
 from tests.model.wire_openai import HANG, KEY, SHORT, URL, Answer, delta, error, events, failure_of, json_of, stream_of
@@ -57,6 +57,89 @@ async def test_each_status_becomes_an_error_of_the_tree(
     assert failure.status_code == answer.status
     with pytest.raises(kind, match=rf"model 'gpt-test' at test.invalid answered.*{words}"):
         raise failure
+
+
+def behind_gateway(raw: object) -> dict[str, Any]:
+    metadata = {"raw": raw, "provider_name": "Example"}
+    return {"error": {"message": "Provider returned error", "code": 400, "metadata": metadata}}
+
+
+INPUTS = "`inputs` tokens + `max_new_tokens` must be <= 2048. Given: 3000 `inputs` tokens and 20 `max_new_tokens`"
+BROKEN_CALL = {"message": "Failed to call a function.", "type": "invalid_request_error", "code": "tool_use_failed"}
+TOO_LARGE = "Request too large for gpt-x in organization org-x on tokens per min (TPM): Limit 30000, Requested 45000."
+
+
+# Each as its provider has been seen to answer: Perplexity, OpenRouter, TGI and Together, Moonshot, Z.ai, watsonx,
+# Snowflake, Databricks; Groq; OpenAI, Anthropic, DeepSeek, OpenRouter; Groq, Bedrock; OpenAI; xAI.
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "words"),
+    [
+        (400, {"error": {"message": "no", "type": "too_many_prompt_tokens", "code": 400}}, ContextOverflow, "no"),
+        (
+            400,
+            behind_gateway('{"error": {"message": "prompt is too long: 215000 tokens > 200000 maximum"}}'),
+            ContextOverflow,
+            "prompt is too long",
+        ),
+        (400, behind_gateway("It takes one image."), Rejected, "Provider returned error: It takes one image."),
+        (422, {"error": f"Input validation error: {INPUTS}", "error_type": "validation"}, ContextOverflow, "3000"),
+        (
+            400,
+            {"error": {"message": "Invalid request: Your request exceeded model token limit: 131072"}},
+            ContextOverflow,
+            "131072",
+        ),
+        (400, {"error": {"code": "1261", "message": "Prompt"}}, ContextOverflow, "Prompt"),
+        (
+            400,
+            {"errors": [{"code": "invalid", "message": "the number of input tokens 5000 cannot exceed the limit"}]},
+            ContextOverflow,
+            "5000",
+        ),
+        (400, {"message": "max tokens of 8192 exceeded", "error_code": "395004"}, ContextOverflow, "395004"),
+        (
+            400,
+            {
+                "error_code": "BAD_REQUEST",
+                "message": '{"error": {"message": "prompt token count (9) cannot exceed 8"}}',
+            },
+            ContextOverflow,
+            "bad_request.*: prompt token count",
+        ),
+        (400, {"error": BROKEN_CALL}, MalformedCall, "Failed to call"),
+        (400, {"error": {**BROKEN_CALL, "code": "json_validate_failed"}}, MalformedCall, "json_validate_failed"),
+        (400, {"error": {"message": "Invalid prompt", "code": "invalid_prompt"}}, Refused, "Invalid prompt"),
+        (400, {"error": {"message": "Output blocked by content filtering policy"}}, Refused, "blocked"),
+        (400, {"error": {"message": "Content Exists Risk", "type": "invalid_request_error"}}, Refused, "Risk"),
+        (
+            403,
+            {"error": {"code": 403, "message": "x requires moderation on Example. Your input was flagged for 'a'"}},
+            Refused,
+            "flagged",
+        ),
+        (498, {"error": {"message": "Flex tier capacity exceeded"}}, Transient, "Flex"),
+        (424, {"message": "The system met an unexpected error. Try your request again."}, Transient, "again"),
+        (424, {"message": "no such dependency"}, Rejected, "dependency"),
+        (429, {"error": {"message": TOO_LARGE, "code": "rate_limit_exceeded"}}, ContextOverflow, "Requested 45000"),
+        (400, {"error": "Incorrect API key provided: x", "code": "Invalid"}, Rejected, "check the key: set"),
+    ],
+)
+async def test_each_providers_way_of_reporting_a_fault_is_known(
+    status: int, body: Any, kind: type[ModelError], words: str
+) -> None:
+    failure = await failure_of(json_of(body, status))
+    assert type(failure) is kind
+    assert re.search(words, str(failure))
+
+
+async def test_a_fault_in_mid_stream_is_known_as_well() -> None:
+    assert type(await failure_of(stream_of({"error": BROKEN_CALL}))) is MalformedCall
+
+
+async def test_a_model_that_is_loading_says_when_it_is_there() -> None:
+    loading = json_of({"error": "Model x is currently loading", "estimated_time": 20.5}, 503)
+    failure = await failure_of(loading)
+    assert (type(failure), failure.retry_after) == (Transient, 20.5)
 
 
 @pytest.mark.parametrize(
