@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrt.console.folder_tools import folder_tools
 from agentrt.errors import ConfigError
-from agentrt.model import ChatModelBase
+from agentrt.model import ChatModelBase, RulesChatModel
 from agentrt.tool import MCPToolset, Toolkit
 
 __all__ = ["load_mcp_servers", "load_model", "load_object", "load_toolkit"]
@@ -59,10 +59,10 @@ def load_model(spec: str | None) -> ChatModelBase:
 
     Without a spec it is the one that the environment asks for.
     """
-    from agentrt.model.presets import PRESETS, chat_model, default_model
+    from agentrt.model.presets import PRESETS, chat_model, environment_model
 
     if spec is None:
-        return default_model()
+        return environment_model() or RulesChatModel()  # a chat says itself that it is offline
     module_name, colon, _ = spec.partition(":")
     package = module_name.partition(".")[0]
     # A preset wins over a module of that name, so that a stray file cannot take its place.

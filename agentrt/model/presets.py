@@ -1,5 +1,6 @@
 """Models by name: "openai:gpt-5-mini", "ollama:qwen3", "rules"."""
 
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -17,9 +18,13 @@ from agentrt.model.remote.settings import check_option_names, option_names
 from agentrt.model.rules import RulesChatModel
 from agentrt.model_interface.base import ChatModelBase
 
-__all__ = ["PRESETS", "Preset", "chat_model", "default_model"]
+__all__ = ["PRESETS", "Preset", "chat_model", "default_model", "environment_model"]
 
+_logger = logging.getLogger("agentrt")
 _NO_KEY = "none"  # the SDKs refuse to start without a key
+_MODEL_VARIABLE = "AGENTRT_MODEL"
+_CALLED_FOR = {"OPENAI_API_KEY": "openai", "OPENAI_BASE_URL": "openai", "ANTHROPIC_API_KEY": "anthropic"}
+"""The variables that call for a provider where no model is named."""
 
 
 def _ollama_url(host: str) -> str:
@@ -210,16 +215,47 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
     return built
 
 
-def default_model() -> ChatModelBase:
-    """Return the model that the environment calls for, or else the offline rules.
+def default_model(*, offline: bool = True) -> ChatModelBase:
+    """Return the model that the environment calls for, or else the offline rules, with a warning in the log.
 
     AGENTRT_MODEL holds a spec for `chat_model`. Without it, OPENAI_API_KEY or OPENAI_BASE_URL calls for a model of
-    OpenAI, and ANTHROPIC_API_KEY for one of Anthropic.
+    OpenAI, and ANTHROPIC_API_KEY for one of Anthropic. With `offline=False` it raises `ConfigError` where none of them
+    is set, as a server should that must not answer by rules.
     """
-    called_for = {
-        "OPENAI_API_KEY": f"openai:{PRESETS['openai'].example}",
-        "OPENAI_BASE_URL": f"openai:{PRESETS['openai'].example}",
-        "ANTHROPIC_API_KEY": f"anthropic:{PRESETS['anthropic'].example}",
-    }
-    specs = (spec for variable, spec in called_for.items() if os.environ.get(variable, "").strip())
-    return chat_model(os.environ.get("AGENTRT_MODEL", "").strip() or next(specs, "rules"))
+    model = environment_model()
+    if model is not None:
+        return model
+    if not offline:
+        raise ConfigError(f"no model is configured: {_describe_missing_model()}")
+    _logger.warning("offline rules answer, not a language model: %s", _describe_missing_model())
+    return RulesChatModel()
+
+
+def environment_model() -> ChatModelBase | None:
+    """Return the model that the environment calls for, `None` where it calls for none."""
+    spec = os.environ.get(_MODEL_VARIABLE, "").strip()
+    if spec:
+        try:
+            return chat_model(spec)
+        except ConfigError as error:
+            raise ConfigError(f"the environment variable {_MODEL_VARIABLE} names no usable model: {error}") from error
+    providers = (provider for variable, provider in _CALLED_FOR.items() if _is_set(variable))
+    provider = next(providers, None)
+    return None if provider is None else chat_model(f"{provider}:{PRESETS[provider].example}")
+
+
+def _describe_missing_model() -> str:
+    expected = [_MODEL_VARIABLE, *_CALLED_FOR]
+    hints = []
+    examples = {preset.key_variable: f"{name}:{preset.example}" for name, preset in PRESETS.items()}
+    for variable in filter(_is_set, os.environ):  # their names alone: a value may be a secret
+        if variable in examples:
+            hints.append(f"{variable} is set, so write {_MODEL_VARIABLE}={examples[variable]}")
+        elif similar := get_close_matches(variable.upper(), expected, 1, cutoff=0.8):
+            hints.append(f"{variable} is set: did you mean {similar[0]}?")
+    remedy = "; ".join(hints) or f"set one of them, as in {_MODEL_VARIABLE}=ollama:qwen3"
+    return f"none of {', '.join(expected)} is set ({remedy})"
+
+
+def _is_set(variable: str) -> bool:
+    return bool(os.environ.get(variable, "").strip())

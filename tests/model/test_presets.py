@@ -2,7 +2,9 @@
 
 import json
 import re
+import runpy
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -291,6 +293,45 @@ def test_the_environment_chooses_the_default_model(
     model = default_model()
 
     assert (type(model), model.model) == (kind, name)
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("OPENAI_KEY", "OPENAI_KEY is set: did you mean OPENAI_API_KEY?"),
+        ("GEMINI_API_KEY", "GEMINI_API_KEY is set, so write AGENTRT_MODEL=gemini:"),
+        ("ANTHROPIC_API_KEYS", "did you mean ANTHROPIC_API_KEY?"),
+        ("SOMETHING_ELSE", "set one of them, as in AGENTRT_MODEL=ollama:qwen3"),
+    ],
+)
+def test_no_model_is_a_warning_or_an_error(
+    variable: str, hint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(variable, "SECRET")
+
+    assert isinstance(default_model(), RulesChatModel)
+    with pytest.raises(ConfigError) as error:
+        default_model(offline=False)
+
+    [warning] = caplog.messages
+    for text in (warning, str(error.value)):
+        assert "none of AGENTRT_MODEL, OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY is set" in text
+        assert hint in text
+        assert "SECRET" not in text
+
+
+def test_the_example_server_does_not_start_without_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # its conversations would be here
+
+    with pytest.raises(ConfigError, match="no model is configured"):
+        runpy.run_path(str(Path(__file__).parents[2] / "examples" / "deploy" / "server.py"))
+
+
+def test_an_unknown_model_of_the_environment_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTRT_MODEL", "gpt5")
+
+    with pytest.raises(ConfigError, match="AGENTRT_MODEL names no usable model: 'gpt5' names an unknown provider"):
+        default_model()
 
 
 # Where else a spec is taken
