@@ -1,8 +1,8 @@
 """A pytest plugin: rooms whose tests take longer than `budgets.toml` allows are named at the end of a run.
 
-A room is a folder, or a file, right under `tests/`. With `--enforce-budgets` a room above 1.5 times its budget fails the
-run. Budgets are of a quiet machine; on a slower or busier one they grow by the time that a fixed piece of work takes,
-which is measured between the tests.
+A room is a folder, or a file, right under `tests/`. With `--enforce-budgets` a room above 1.5 times its budget fails
+the run. Budgets are of a quiet machine; on a slower or busier one they grow by the time that a fixed piece of work
+takes, which is measured between the tests.
 """
 
 import statistics

@@ -65,10 +65,11 @@ def is_in_progress(agent: ReplyingAgent, reply_id: str, inputs: ReplyInput) -> b
 def find_reply(state: AgentState, reply_id: str, name: str | None = None) -> Msg | None:
     """Return the message that was kept of a reply, by the agent of that name if one is given."""
     # A caller may give a message the same id, and an observed one has it if another agent was given it as well.
+    message: Msg
     for message in reversed(state.context):
-        if message.id == reply_id and message.role == "assistant" and message.finished_reason is not None:
-            if name in (None, message.name):
-                return message
+        is_reply = message.id == reply_id and message.role == "assistant" and message.finished_reason is not None
+        if is_reply and (name is None or message.name == name):
+            return message
     return None
 
 

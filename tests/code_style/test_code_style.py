@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.code_style import words
-from tests.code_style.metrics import MEASURES, Figure, Source, main, shipped_sources, sources_in
+from tests.code_style.metrics import MEASURES, Figure, main, shipped_sources, sources_in
 
 AIMS = {
     "lines of nine in ten functions": 20,

@@ -68,9 +68,8 @@ class UserInputs:
     def _inputs(self, messages: list[Msg]) -> Iterator[tuple[Msg, str]]:
         known = self._digests
         for message in messages:
-            if message.role == "user":
-                if id(message) in known or message.get_text_content():
-                    yield message, self._digest(message)
+            if message.role == "user" and (id(message) in known or message.get_text_content()):
+                yield message, self._digest(message)
 
     def _digest(self, message: Msg) -> str:
         known = self._digests.get(id(message))

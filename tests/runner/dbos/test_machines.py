@@ -53,7 +53,9 @@ async def test_idempotent_tools_leave_nothing_unknown(tmp_path: Path, monkeypatc
     monkeypatch.setenv("KILL_TEST_LOG", "")
     monkeypatch.setenv("KILL_TEST_IDEMPOTENT", "")
     monkeypatch.setenv("KILL_TEST_TOOL_SECONDS", "0.5")
-    report = await machines_run.run(own_server, tmp_path, faults={"kill": 2.0}, conversations=CONVERSATIONS, idempotent=True)
+    report = await machines_run.run(
+        own_server, tmp_path, faults={"kill": 2.0}, conversations=CONVERSATIONS, idempotent=True
+    )
     log = (tmp_path / "workers.log").read_text()
     assert not report.problems, "\n".join([*report.problems, log[-3000:]])
     assert report.results == {"success": 3 * CONVERSATIONS}, log[-3000:]
