@@ -182,7 +182,7 @@ async def test_hook_middlewares_keep_the_contract(layer):
 @EACH
 @pytest.mark.slow
 async def test_each_shipped_middleware_keeps_the_contract(make):
-    await check_middleware(make)
+    await check_middleware(make, every=2)
 
 
 @pytest.mark.slow
@@ -199,7 +199,7 @@ async def test_each_shipped_middleware_keeps_the_contract(make):
     ids=["reserving", "asking", "raising", "calls used up", "tokens used up"],
 )
 async def test_budgets_keep_the_contract(make):
-    await check_middleware(make, faults=["cancel"])
+    await check_middleware(make, faults=["cancel"], every=3)
 
 
 @pytest.mark.slow

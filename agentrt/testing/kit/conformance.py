@@ -47,6 +47,7 @@ async def check_middleware(
     factory: Callable[[], MiddlewareBase],
     *,
     faults: Iterable[str] = FAULTS,
+    every: int = 1,
     patience: float = 10.0,
     beside: Sequence[Callable[[], MiddlewareBase]] = (),
     inputs: Sequence[str | ReplyInput] = (),
@@ -56,7 +57,7 @@ async def check_middleware(
 
     `factory` makes a new instance each time, with settings that wait little: a rate limit that is not reached, a retry
     without a pause. A conversation that takes longer than `patience`, in seconds, is abandoned. `faults` are those that
-    are injected at every suspension.
+    are injected at every suspension; `every=3` tries every third one, for a layer whose conversations are long.
 
     `beside` are factories of other layers that it needs: each stands outside of it, unless the order that the classes
     state wants it inside. If only certain words trigger the middleware, give them as `inputs`, or give `model`, a
@@ -86,7 +87,7 @@ async def check_middleware(
     inputs = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     run = KitRun(factory, patience, tuple(beside), inputs, model)
     with silence_expected_errors():
-        await run_scenarios(run, faults)
+        await run_scenarios(run, faults, every)
     report = MiddlewareReport(run.name, run.conversations, run.problems)
     if report.problems:
         raise MiddlewareProblems(report)
@@ -98,6 +99,7 @@ def check_middleware_on_both_loops(
     factory: Callable[[], MiddlewareBase],
     *,
     faults: Iterable[str] = FAULTS,
+    every: int = 1,
     patience: float = 10.0,
     beside: Sequence[Callable[[], MiddlewareBase]] = (),
     inputs: Sequence[str | ReplyInput] = (),
@@ -111,7 +113,7 @@ def check_middleware_on_both_loops(
 
     async def check() -> MiddlewareReport:
         return await check_middleware(
-            factory, faults=faults, patience=patience, beside=beside, inputs=inputs, model=model
+            factory, faults=faults, every=every, patience=patience, beside=beside, inputs=inputs, model=model
         )
 
     return {loop: anyio.run(check, backend=loop) for loop in ("asyncio", "trio") if find_spec(loop)}

@@ -58,7 +58,7 @@ _SCENARIOS: dict[str, Callable[[KitRun], Awaitable[None]]] = {
 """What is done to a middleware, by the words for it in a report; the first leaves it alone."""
 
 
-async def run_scenarios(run: KitRun, faults: Iterable[str]) -> None:
+async def run_scenarios(run: KitRun, faults: Iterable[str], every: int) -> None:
     """Do everything to the middleware, the faults at every suspension last and only when nothing was found before."""
     try:
         run.check_factory()
@@ -73,7 +73,7 @@ async def run_scenarios(run: KitRun, faults: Iterable[str]) -> None:
             if run.problems and not index:
                 return  # what is broken when nothing goes wrong would be reported again and again
         if not run.problems:
-            await _run_with_faults(run, faults)
+            await _run_with_faults(run, faults, every)
     except ConfigError as error:
         run.activity = "putting it into an agent"
         run.report(f"it is refused, before anything runs: {error}")
@@ -81,7 +81,7 @@ async def run_scenarios(run: KitRun, faults: Iterable[str]) -> None:
         run.report(str(error))
 
 
-async def _run_with_faults(run: KitRun, faults: Iterable[str]) -> None:
+async def _run_with_faults(run: KitRun, faults: Iterable[str], every: int) -> None:
     """Have some conversations with each of the faults at every suspension."""
     faults = tuple(faults)  # they are read for each conversation
     conversations: list[tuple[Sequence[str | ReplyInput], JSONSchema | None, AgentOptions]] = [
@@ -97,7 +97,7 @@ async def _run_with_faults(run: KitRun, faults: Iterable[str]) -> None:
         make = partial(_make_logged_agent, run, options)
         plan = ConversationPlan(make, inputs, schema, approve, any_answer=True)
         try:
-            report = await run_with_every_fault(plan, faults)
+            report = await run_with_every_fault(plan, faults, every=every)
         except AssertionError as error:
             run.report(*str(error).splitlines())
             return  # the other conversations take long, and most likely find the same

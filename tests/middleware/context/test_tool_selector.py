@@ -235,4 +235,4 @@ async def test_every_option_keeps_the_contract(by: Any) -> None:
     def make() -> MiddlewareBase:
         return ToolSelectorMiddleware(1, by=by)
 
-    await check_middleware(make, faults=["cancel"])
+    await check_middleware(make, faults=["cancel"], every=3)

@@ -240,4 +240,4 @@ def test_a_wrong_window_is_refused(options: dict[str, Any], words: str) -> None:
 
 @pytest.mark.slow
 async def test_a_window_keeps_the_contract() -> None:
-    await check_middleware(lambda: GuardrailMiddleware(output=passes, window=20), faults=["cancel"])
+    await check_middleware(lambda: GuardrailMiddleware(output=passes, window=20), faults=["cancel"], every=3)

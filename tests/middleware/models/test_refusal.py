@@ -86,4 +86,4 @@ async def test_it_keeps_the_contract() -> None:
     def make() -> MiddlewareBase:
         return RefusalMiddleware(ScriptedChatModel(repeat("spare"), model="second"))
 
-    await check_middleware(make, faults=["cancel"])
+    await check_middleware(make, faults=["cancel"], every=3)

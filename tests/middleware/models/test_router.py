@@ -184,4 +184,4 @@ async def test_every_period_keeps_the_contract(per: Any) -> None:
     def make() -> MiddlewareBase:
         return ModelRouterMiddleware(lambda agent, messages: None, models(), per=per)
 
-    await check_middleware(make, faults=["cancel"])
+    await check_middleware(make, faults=["cancel"], every=3)

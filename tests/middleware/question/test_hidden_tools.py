@@ -401,4 +401,4 @@ async def test_observers_see_a_question_among_events_alone(hook: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("hook", HOOKS)
 async def test_layer_that_asks_keeps_the_contract(hook: str) -> None:
-    await check_middleware(lambda: Asking(hook), faults=["cancel", "kill"])
+    await check_middleware(lambda: Asking(hook), faults=["cancel", "kill"], every=3)

@@ -255,7 +255,7 @@ def test_a_wrong_option_is_refused_with_its_remedy(make: Callable[[], Any], mess
     ],
 )
 async def test_every_option_keeps_the_contract(make: Callable[[], MiddlewareBase]) -> None:
-    await check_middleware(make, faults=["cancel"])
+    await check_middleware(make, faults=["cancel"], every=3)
 
 
 async def test_a_yes_lets_the_call_run_in_another_process() -> None:

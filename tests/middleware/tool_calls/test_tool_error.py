@@ -72,4 +72,4 @@ async def test_every_option_keeps_the_contract(text: Any) -> None:
     def make() -> MiddlewareBase:
         return ToolErrorMiddleware("*", text)
 
-    await check_middleware(make, faults=["cancel"])
+    await check_middleware(make, faults=["cancel"], every=3)
