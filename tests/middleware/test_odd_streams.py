@@ -27,6 +27,7 @@ from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatMo
 from agentrt.testing import lint
 from tests.loop.helpers import add
 from tests.middleware.fake_time import Clock
+from tests.pairwise import pairwise
 
 
 class Pieces(ChatModelBase):
@@ -194,9 +195,7 @@ ODD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("layers", sorted(LAYERS.keys() - {"lint"}))
+@pytest.mark.parametrize(("layers", "odd", "stream"), pairwise(sorted(LAYERS.keys() - {"lint"}), ODD, [True, False]))
 async def test_a_malformed_answer_is_refused_by_name_within_each_layer(layers: str, odd: str, stream: bool) -> None:
     agent = Agent("a", model=Pieces([ODD[odd]], stream=stream), middlewares=LAYERS[layers]())
     with pytest.raises(ChainContractError, match=r"on_model_call|model 'pieces'"):

@@ -36,6 +36,7 @@ from tests.model.wire_openai import (
     says,
     stream_of,
 )
+from tests.pairwise import pairwise
 
 
 async def test_a_refused_request_is_raised_by_the_call_itself() -> None:
@@ -177,10 +178,15 @@ async def test_a_given_up_client_closes_after_its_last_call(slow: Any) -> None:
     assert client.is_closed
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("location", ["https://elsewhere.invalid/v1?token=canary", "/chat/completions", ""])
-@pytest.mark.parametrize("status", [301, 302, 307, 308])
-@pytest.mark.parametrize("auth", [None, ("user", "word")])
+@pytest.mark.parametrize(
+    ("auth", "status", "location", "stream"),
+    pairwise(
+        [None, ("user", "word")],
+        [301, 302, 307, 308],
+        ["https://elsewhere.invalid/v1?token=canary", "/chat/completions", ""],
+        [True, False],
+    ),
+)
 async def test_a_redirect_is_not_followed(auth: Any, status: int, location: str, stream: bool) -> None:
     server = Server(Answer([], status, {"location": location}))
     client = partial(httpx2.AsyncClient, transport=server, auth=auth, follow_redirects=True)
