@@ -1,7 +1,8 @@
-"""Blocking work in threads: what belongs to one session in the order in which it came, and never for ever."""
+"""Blocking work in threads, first in first out per session, with a time limit."""
 
 import errno
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import partial
 from threading import Event, Lock
@@ -14,10 +15,13 @@ from anyio.lowlevel import RunVar
 
 from agentrt.errors import SessionIOError, StateError
 
-__all__ = ["MAX_WAIT", "DatabaseError", "OperationQueue", "no_answer"]
+__all__ = ["MAX_OPERATIONS", "MAX_WAIT", "DatabaseError", "OperationQueue", "no_answer"]
 
 MAX_WAIT = 10.0
 """So many seconds an operation may take."""
+
+MAX_OPERATIONS = 10_000
+"""So many operations of one store may run or wait; further ones are refused as "busy"."""
 
 _EXTRA_WAIT = 1.0
 # Per event loop, since a limiter belongs to one, and only as long as the queue is there.
@@ -43,12 +47,14 @@ class OperationQueue:
     """Runs blocking work in threads; operations with one key run one after the other, in order.
 
     At most `threads` of them run at a time, apart from the threads that tools use; `None` is for no limit of its own.
-    Each takes at most `seconds`, or `MAX_WAIT`.
+    Each takes at most `seconds`, or `MAX_WAIT`. At most `MAX_OPERATIONS` run or wait at a time.
     """
 
     def __init__(self, threads: int | None = None, seconds: float | None = None) -> None:
-        self._last: dict[Hashable, _QueuedOperation] = {}
-        self._lock = Lock()  # of `_last`, which threads change too
+        # By key, in order. The first of each key runs, or is about to.
+        self._lines: dict[Hashable, OrderedDict[_Operation, None]] = {}
+        self._count = 0  # of all operations in lines
+        self._lock = Lock()  # of both, which threads change too
         self._threads = threads
         self._seconds = seconds
 
@@ -62,34 +68,66 @@ class OperationQueue:
 
         It may take `extra_seconds` longer than others. With `shield` a cancellation waits for it, except for one of
         asyncio's own: then the work ends without its caller. Raises `TimeoutError` when it takes longer, so that it may
-        or may not have been done.
+        or may not have been done, and when too many others wait.
         """
         seconds = (MAX_WAIT if self._seconds is None else self._seconds) + extra_seconds
-        with self._lock:
-            operation = self._last[key] = _QueuedOperation(self._last.get(key))
-        run = partial(self._run_in_turn, key, operation, work, time.monotonic() + seconds)
+        operation = self._enqueue(key)
+        run = partial(self._run_in_turn, operation, work, time.monotonic() + seconds)
         try:
             # The thread stops waiting first, unless it is the disk or a server that hangs.
             with anyio.move_on_after(seconds + _EXTRA_WAIT, shield=shield):
                 return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._get_limiter())
         finally:
-            operation.withdraw()
-            self._forget_ended(key)
+            self._withdraw(operation)
         raise no_answer(seconds)
 
-    def _run_in_turn(
-        self, key: Hashable, operation: "_QueuedOperation", work: _BlockingWork[_OperationResult], deadline: float
-    ) -> _OperationResult:
-        try:
-            return operation.run(work, deadline)
-        finally:
-            self._forget_ended(key)  # here too, since its caller may have left, and so may those after it
-
-    def _forget_ended(self, key: Hashable) -> None:
+    def _enqueue(self, key: Hashable) -> "_Operation":
         with self._lock:
-            last = self._last.get(key)
-            if last is not None and last.is_done():
-                del self._last[key]
+            if self._count >= MAX_OPERATIONS:
+                raise TimeoutError(errno.EBUSY, f"it is busy: {self._count:,} operations wait, so try again later")
+            line = self._lines.setdefault(key, OrderedDict())
+            operation = _Operation(key)
+            line[operation] = None
+            self._count += 1
+            if len(line) == 1:
+                operation.is_due.set()
+        return operation
+
+    def _run_in_turn(
+        self, operation: "_Operation", work: _BlockingWork[_OperationResult], deadline: float
+    ) -> _OperationResult:
+        if not operation.is_due.wait(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {MAX_WAIT:g} seconds")
+        with self._lock:
+            if operation.has_left:
+                raise TimeoutError(errno.ECANCELED, "its caller has left")  # so nothing ever shows this
+            operation.is_running = True
+        try:
+            return work(deadline)
+        finally:
+            with self._lock:
+                self._remove(operation)
+
+    def _withdraw(self, operation: "_Operation") -> None:
+        """Prevent the operation from running; one that runs leaves its line when it ends.
+
+        A task that asyncio itself cancels leaves at once, whatever shields it: its thread then continues alone, and the
+        next operation must not overtake it.
+        """
+        with self._lock:
+            if not (operation.is_running or operation.has_left):
+                self._remove(operation)
+
+    def _remove(self, operation: "_Operation") -> None:
+        operation.is_running, operation.has_left = False, True
+        operation.is_due.set()  # its thread, if it waits in one, need not do so any longer
+        line = self._lines[operation.key]
+        del line[operation]
+        self._count -= 1
+        if line:
+            next(iter(line)).is_due.set()
+        else:
+            del self._lines[operation.key]
 
     def _get_limiter(self) -> anyio.CapacityLimiter | None:
         if self._threads is None:
@@ -110,47 +148,12 @@ def no_answer(seconds: float | None = None) -> TimeoutError:
     return TimeoutError(errno.ETIMEDOUT, f"no answer for {seconds:g} seconds, so it may or may not have been done")
 
 
-class _QueuedOperation:
-    """One operation on a session: runs in a thread when those before it are over, unless its caller left by then.
+class _Operation:
+    """An operation in the line of its key; `has_left` says that it is over, or never runs."""
 
-    A task that `asyncio` itself cancels leaves at once, whatever shields it: its thread then continues alone, and the
-    next operation must not overtake it.
-    """
+    __slots__ = ("has_left", "is_due", "is_running", "key")
 
-    __slots__ = ("_claim", "_ended", "before", "never_ran")
-
-    def __init__(self, before: "_QueuedOperation | None") -> None:
-        # Those that were withdrawn are skipped, or a disk that hangs would make an ever longer chain.
-        while before is not None and before.never_ran:
-            before = before.before
-        self.before: _QueuedOperation | None = before
-        self._claim = Lock()
-        self._ended = Event()
-        self.never_ran: bool = False
-
-    def run(self, work: _BlockingWork[_OperationResult], deadline: float) -> _OperationResult:
-        if self.before is not None and not self.before.wait(deadline):
-            raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {MAX_WAIT:g} seconds")
-        self.before = None  # it has ended: what it holds can be freed
-        if not self._claim.acquire(blocking=False):
-            raise TimeoutError(errno.ECANCELED, "its caller has left")  # so nothing ever shows this
-        try:
-            return work(deadline)
-        finally:
-            self._ended.set()
-
-    def withdraw(self) -> None:
-        """Prevent the operation from running, unless it already does."""
-        if self._claim.acquire(blocking=False):
-            self.never_ran = True
-            self._ended.set()
-
-    def is_done(self) -> bool:
-        return self.wait(0)
-
-    def wait(self, deadline: float) -> bool:
-        """Wait for this operation and all before it; returns whether they ended in time."""
-        before = self.before
-        if before is not None and not before.wait(deadline):
-            return False
-        return self._ended.wait(max(0, deadline - time.monotonic()))
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.is_due = Event()
+        self.is_running = self.has_left = False

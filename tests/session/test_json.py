@@ -275,7 +275,7 @@ async def test_saves_hold_the_state_at_their_call_and_keep_their_order(tmp_path)
         await anyio.wait_all_tasks_blocked()
         last, counter.count = counter.count, -1
     assert saved_in(tmp_path / "s.json") == {"counter": {"count": last}}
-    assert session._operations._last == {}
+    assert session._operations._lines == {}
 
 
 async def test_save_cancelled_before_it_begins_writes_nothing(tmp_path):

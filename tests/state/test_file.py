@@ -533,16 +533,6 @@ async def test_save_cancelled_by_asyncio_ends_before_the_next_begins(tmp_path, m
     assert (await store.load("s")).revision == state.revision
 
 
-def test_any_number_of_saves_may_be_withdrawn_while_one_hangs():
-    hanging = operation = operations._QueuedOperation(None)
-    for _ in range(2 * sys.getrecursionlimit()):
-        operation = operations._QueuedOperation(operation)
-        operation.withdraw()
-    assert not operation.is_done()
-    hanging.withdraw()
-    assert operation.is_done()
-
-
 async def test_one_store_serves_one_event_loop_after_another(tmp_path, anyio_backend):
     store = FileStateStore(tmp_path)
     state = AgentState(session_id="s")
@@ -560,7 +550,7 @@ async def test_store_keeps_nothing_of_finished_operations(tmp_path):
     for number in range(3):
         await store.save(AgentState(session_id=str(number)))
         await store.load("nobody")
-    assert store._operations._last == {}
+    assert store._operations._lines == {}
 
 
 async def test_work_whose_callers_have_left_leaves_nothing_behind():
@@ -577,5 +567,5 @@ async def test_work_whose_callers_have_left_leaves_nothing_behind():
         group.cancel_scope.cancel()
     may_end.set()
     with anyio.fail_after(30):
-        while queue._last:  # noqa: ASYNC110  # the thread has nobody to tell
+        while queue._lines:  # noqa: ASYNC110  # the thread has nobody to tell
             await anyio.sleep(0.005)
