@@ -1,7 +1,10 @@
 """A runtime for LLM agents whose whole behaviour is a set of compiled middleware chains."""
 
+from typing import TYPE_CHECKING
+
 from agentrt.agent import Agent, AgentBase, UserAgent
 from agentrt.hooks import MiddlewareBase
+from agentrt.keywords import find_elsewhere
 from agentrt.message import Msg, UserMsg
 from agentrt.state import AgentState
 from agentrt.tool import Toolkit
@@ -19,3 +22,21 @@ __all__ = [
     "UserMsg",
     "__version__",
 ]
+
+if not TYPE_CHECKING:  # which would take any name
+    __getattr__ = find_elsewhere(
+        __name__,
+        [
+            "middleware",
+            "model",
+            "tool",
+            "message",
+            "event",
+            "errors",
+            "state",
+            "permission",
+            "pipeline",
+            "memory",
+            "rag",
+        ],
+    )

@@ -1,5 +1,7 @@
 """The one door to middlewares: the base class, the types of its hooks, and all that ships in `agentrt_middleware`."""
 
+from typing import TYPE_CHECKING
+
 from agentrt.agent.hook_middleware import HookMiddleware
 from agentrt.hooks import (
     ActingOverrides,
@@ -31,7 +33,7 @@ from agentrt.hooks import (
     ReplyValues,
     arrange,
 )
-from agentrt.keywords import suggest_keywords
+from agentrt.keywords import keep_old_names, suggest_keywords
 from agentrt_middleware.budget.limits import Budget
 from agentrt_middleware.budget.middleware import BudgetMiddleware
 from agentrt_middleware.budget.redis import RedisBudgetStore
@@ -55,7 +57,7 @@ from agentrt_middleware.plan.notebook import PlanNotebook
 from agentrt_middleware.plan.todo import TodoMiddleware
 from agentrt_middleware.rag.middleware import RAGMiddleware, RerankHits
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
-from agentrt_middleware.rate_limit.redis import RedisStore
+from agentrt_middleware.rate_limit.redis import RedisLimitStore
 from agentrt_middleware.redaction import (
     API_KEY,
     CARD,
@@ -149,7 +151,7 @@ __all__ = [
     "RedactionMiddleware",
     "RedisBudgetStore",
     "RedisCacheStore",
-    "RedisStore",
+    "RedisLimitStore",
     "RefusalMiddleware",
     "Replace",
     "ReplyInput",
@@ -178,3 +180,6 @@ __all__ = [
     "setup_tracing",
     "suggest_keywords",
 ]
+
+if not TYPE_CHECKING:  # which would take any name for one of these
+    __getattr__ = keep_old_names(__name__, RedisStore=RedisLimitStore)

@@ -15,6 +15,7 @@ __all__ = [
     "mask",
     "one_line",
     "repr_of",
+    "repr_with_module",
     "short_repr",
     "type_with_article",
     "user_frames_of",
@@ -75,6 +76,12 @@ def repr_of(value: object, longest: int = 200) -> str:
     if inspect.iscoroutine(value):
         return f"{text} (is an `await` missing?)"
     return text
+
+
+def repr_with_module(value: object) -> str:
+    """Return the same, and the module of the value's class: several may have a class of that name."""
+    module = type(value).__module__
+    return repr_of(value) if module == "builtins" else f"{repr_of(value)} of {module}"
 
 
 def escape_controls(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentrt import Agent, Msg
 from agentrt.middleware import RAGMiddleware
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import KnowledgeBase, SQLiteStore
+from agentrt.rag import KnowledgeBase, SQLiteTextStore
 from agentrt.types import JSONSchema
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -24,7 +24,7 @@ def quote_passages(messages: list[Msg], tools: list[JSONSchema] | None) -> str:
 
 
 async def main(questions: list[str]) -> None:
-    pages = KnowledgeBase("docs", "The documentation of agentrt.", SQLiteStore(":memory:"))
+    pages = KnowledgeBase("docs", "The documentation of agentrt.", SQLiteTextStore(":memory:"))
     report = await pages.sync(DOCS)
     print(f"{len(report.added)} pages are indexed.")
     agent = Agent(

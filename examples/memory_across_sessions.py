@@ -8,7 +8,7 @@ from agentrt import Agent, AgentState, Msg
 from agentrt.memory import LongTermMemory
 from agentrt.middleware import LongTermMemoryMiddleware
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import SQLiteStore
+from agentrt.rag import SQLiteTextStore
 
 USERS = {"monday-ann": "ann", "tuesday-ann": "ann", "tuesday-bob": "bob"}
 
@@ -21,7 +21,7 @@ def recall(messages: list[Msg], tools: object) -> str:
 
 async def main() -> None:
     with tempfile.TemporaryDirectory() as folder:  # yours would stay
-        memory = LongTermMemory(SQLiteStore(Path(folder) / "memory.db"))
+        memory = LongTermMemory(SQLiteTextStore(Path(folder) / "memory.db"))
         layer = LongTermMemoryMiddleware(
             memory, owner=lambda agent: USERS[agent.state.session_id], mode="static_control"
         )

@@ -5,6 +5,7 @@ import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from importlib import import_module
 from typing import Any, TypedDict, Unpack
 
 import pytest
@@ -13,8 +14,11 @@ from agentrt import Agent, AgentState, Msg, UserMsg
 from agentrt.agent import AgentBase, ContextConfig, ReActAgent, ReActConfig, UserAgent
 from agentrt.errors import ConfigError, UnknownKeywordError, UsageError, WrongCallError
 from agentrt.keywords import compute_missing, suggest_arguments, suggest_attributes, suggest_keywords
-from agentrt.middleware import RetryMiddleware
+from agentrt.memory import LongTermMemory
+from agentrt.middleware import RateLimitMiddleware, RetryMiddleware
 from agentrt.model import OpenAIChatModel, RulesChatModel, ScriptedChatModel
+from agentrt.rag import KnowledgeBase, SQLiteTextStore
+from agentrt.state import SQLiteStore
 
 
 @suggest_keywords(colour="write paint='red'", hue="shade")
@@ -328,3 +332,35 @@ def test_an_agent_of_the_users_own_answers() -> None:
     assert (
         wrong(Mine, instructions="Be brief.") == "Mine() has no parameter 'instructions': did you mean 'system_prompt'?"
     )
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [("agentrt.rag", "SQLiteStore", "SQLiteTextStore"), ("agentrt.middleware", "RedisStore", "RedisLimitStore")],
+)
+def test_renamed_class_is_found_with_a_warning(module, old, new):
+    with pytest.warns(DeprecationWarning, match=f"write `from {module} import {new}`"):
+        found = getattr(import_module(module), old)
+    assert found is getattr(import_module(module), new)
+
+
+def test_class_of_another_module_is_refused_with_its_place():
+    with pytest.raises(ImportError, match=r"write `from agentrt\.middleware import RetryMiddleware`"):
+        exec("from agentrt import RetryMiddleware")
+    with pytest.raises(ImportError, match="cannot import name 'Nothing' from 'agentrt'"):
+        exec("from agentrt import Nothing")
+    assert not hasattr(import_module("agentrt"), "nothing")
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda: Agent("a", model=ScriptedChatModel([]), state_store=SQLiteTextStore(":memory:")),
+        lambda: KnowledgeBase("a", "b", SQLiteStore("unused.db")),
+        lambda: LongTermMemory(SQLiteStore("unused.db")),
+        lambda: RateLimitMiddleware(1.0, store=SQLiteStore("unused.db")),
+    ],
+)
+def test_store_of_another_kind_is_refused_with_its_module(misuse):
+    with pytest.raises(ConfigError, match=r"of agentrt\.(state|rag)\."):
+        misuse()

@@ -10,7 +10,7 @@ from agentrt.message import Msg
 from agentrt.model_interface import ChatModelBase
 from agentrt.state import AgentState
 from agentrt.state.state import has_session_id
-from agentrt.text import repr_of, whole_characters
+from agentrt.text import repr_of, repr_with_module, whole_characters
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, PermissionContext, ReActConfig
@@ -183,8 +183,8 @@ def check_state_store(owner: str, store: object) -> None:
     _refuse_class("state_store", store, owner)
     if store is not None and not (hasattr(store, "save") and hasattr(store, "load")):
         raise ConfigError(
-            f"{owner}(state_store=...) must have `save` and `load`, which {repr_of(store)} lacks: write "
-            f"FileStateStore(folder), InMemoryStateStore() or a class of your own"
+            f"{owner}(state_store=...) must have `save` and `load`, which {repr_with_module(store)} "
+            f"lacks: write FileStateStore(folder) of agentrt.state, or a class of your own"
         )
 
 

@@ -1,6 +1,7 @@
 """Wrong guesses are answered with what to write: decorators for classes and functions."""
 
 from agentrt.keywords.attributes import compute_missing, suggest_attributes
+from agentrt.keywords.moved_names import find_elsewhere, keep_old_names
 from agentrt.keywords.suggestions import (
     hide_unknown,
     suggest_arguments,
@@ -11,7 +12,9 @@ from agentrt.keywords.suggestions import (
 
 __all__ = [
     "compute_missing",
+    "find_elsewhere",
     "hide_unknown",
+    "keep_old_names",
     "suggest_arguments",
     "suggest_attributes",
     "suggest_keywords",

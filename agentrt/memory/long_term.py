@@ -8,7 +8,7 @@ from agentrt.errors import ConfigError, UsageError
 from agentrt.memory.extractor import FactExtractor, ModelAsker
 from agentrt.message import Msg, TextBlock
 from agentrt.module import StateModule
-from agentrt.text import repr_of
+from agentrt.text import repr_of, repr_with_module
 from agentrt.tool import ToolResponse
 
 __all__ = ["LongTermMemory", "LongTermMemoryBase", "RetrievedText", "TextEmbedding", "TextStore"]
@@ -76,7 +76,7 @@ class LongTermMemoryBase(StateModule):
 
 
 class LongTermMemory(LongTermMemoryBase):
-    """Keeps memories as texts in a store, such as an `agentrt.rag.SQLiteStore`.
+    """Keeps memories as texts in a store, such as an `agentrt.rag.SQLiteTextStore`.
 
     Exchanges are kept as they were said; with an `extractor`, such as `ModelExtractor()`, only the facts in them. A
     fact that another one replaces, or that no longer holds, stays in the store with the time at which it ended.
@@ -96,8 +96,8 @@ class LongTermMemory(LongTermMemoryBase):
         missing = [name for name in ("write", "get", "search_text", "forget") if not hasattr(store, name)]
         if missing or isinstance(store, type):
             raise ConfigError(
-                f"LongTermMemory(store=...) must be a StoreBase, such as SQLiteStore('memory.db') of agentrt.rag, not "
-                f"{repr_of(store)}"
+                f"LongTermMemory(store=...) must be a StoreBase, such as agentrt.rag.SQLiteTextStore('memory.db'), "
+                f"not {repr_with_module(store)}"
             )
         if extractor is not None and (isinstance(extractor, type) or not hasattr(extractor, "extract")):
             raise ConfigError(

@@ -1,11 +1,14 @@
 """Documents and other texts that can be searched: knowledge bases, their readers, and the stores that keep them."""
 
+from typing import TYPE_CHECKING
+
+from agentrt.keywords import keep_old_names
 from agentrt.rag.document import Chunk, Chunker, Document, Section, SplitDocument
 from agentrt.rag.knowledge import KnowledgeBase, KnowledgeHit, KnowledgeHits, SimpleKnowledge, SyncReport
 from agentrt.rag.pdf_reader import PDFReader
 from agentrt.rag.pgvector_store import PgVectorStore
 from agentrt.rag.readers import MarkdownReader, ReaderBase, TextReader
-from agentrt.rag.sqlite_store import SQLiteStore
+from agentrt.rag.sqlite_store import SQLiteTextStore
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch
 
 __all__ = [
@@ -20,7 +23,7 @@ __all__ = [
     "PDFReader",
     "PgVectorStore",
     "ReaderBase",
-    "SQLiteStore",
+    "SQLiteTextStore",
     "Section",
     "SimpleKnowledge",
     "SplitDocument",
@@ -30,3 +33,6 @@ __all__ = [
     "TextMatch",
     "TextReader",
 ]
+
+if not TYPE_CHECKING:  # which would take any name for one of these
+    __getattr__ = keep_old_names(__name__, SQLiteStore=SQLiteTextStore)

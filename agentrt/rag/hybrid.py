@@ -45,7 +45,7 @@ def use_embedding(place: str, embedding: object, store: Any) -> None:
         )
     if not isinstance(store, StoreBase):
         raise ConfigError(
-            f"{place} needs a store that keeps vectors, as in SQLiteStore(path), not {repr_of(store, 200)}"
+            f"{place} needs a store that keeps vectors, as in SQLiteTextStore(path), not {repr_of(store, 200)}"
         )
     store.use_vectors(embedding.model, embedding.dimensions)
 

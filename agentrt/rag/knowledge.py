@@ -19,7 +19,7 @@ from agentrt.rag.hybrid import FoundTexts, add_vectors, search_texts, use_embedd
 from agentrt.rag.readers import MarkdownReader, ReaderBase, TextReader
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch, check_texts
 from agentrt.representation import repr_by_settings
-from agentrt.text import repr_of, whole_characters
+from agentrt.text import repr_of, repr_with_module, whole_characters
 from agentrt.types import JSONObject, ToolResponse
 
 __all__ = ["KnowledgeBase", "KnowledgeHit", "KnowledgeHits", "SimpleKnowledge", "SyncReport"]
@@ -107,7 +107,8 @@ class KnowledgeBase:
                 )
         if not isinstance(store, StoreBase):
             raise ConfigError(
-                f"KnowledgeBase(store=...) must be a store, as in SQLiteStore('knowledge.db'), not {store!r:.200}"
+                f"KnowledgeBase(store=...) must be a store, such as agentrt.rag.SQLiteTextStore('knowledge.db'), "
+                f"not {repr_with_module(store)}"
             )
         if chunker is not None and (isinstance(chunker, type) or not callable(chunker)):
             raise ConfigError(

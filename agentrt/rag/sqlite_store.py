@@ -19,7 +19,7 @@ from agentrt.rag.search_terms import index_terms
 from agentrt.rag.store import StoredText, TextMatch, VectorSpace
 from agentrt.types import JSONObject
 
-__all__ = ["SQLiteStore"]
+__all__ = ["SQLiteTextStore"]
 
 _COLUMNS = "id, text, source, metadata, created_at, ended_at"
 # Several versions may have one id; only the current one, which has no end, is in the index and has a vector. The
@@ -83,7 +83,7 @@ _VECTOR_INDEX = _TextIndex(
 
 
 @suggest_keywords(filename="path", database="path", db_path="path", directory="path")
-class SQLiteStore(CheckedStore):
+class SQLiteTextStore(CheckedStore):
     """Keeps texts in the SQLite database at `path`, which several processes may use, or in memory with ":memory:".
 
     The file is made at the first use, for its owner alone; its folder must exist. English words are found by their
@@ -99,10 +99,10 @@ class SQLiteStore(CheckedStore):
             connection.close()
         except sqlite3.Error as error:
             raise ConfigError(
-                f"SQLiteStore needs SQLite's full-text search, which SQLite {sqlite3.sqlite_version} of this Python "
-                f"lacks: use another build of Python"
+                f"SQLiteTextStore needs SQLite's full-text search, which SQLite {sqlite3.sqlite_version} of this "
+                f"Python lacks: use another build of Python"
             ) from error
-        self._database = SQLiteDatabase("SQLiteStore", path, schema=_TEXT_TABLES, name="rag_schema", version=2)
+        self._database = SQLiteDatabase("SQLiteTextStore", path, schema=_TEXT_TABLES, name="rag_schema", version=2)
         self.path = self._database.path
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,7 +111,7 @@ class SQLiteStore(CheckedStore):
     def use_vectors(self, model: str, dimensions: int) -> None:
         space = VectorSpace(model, dimensions)
         if self._space is not None:
-            space.check_same(self._space, f"the SQLiteStore {self.path!r:.200}")
+            space.check_same(self._space, f"the SQLiteTextStore {self.path!r:.200}")
         self._database.use_vectors()
         self._space = space
 
@@ -197,7 +197,7 @@ class SQLiteStore(CheckedStore):
         if self._space is not None:
             kept = connection.execute(_KEPT_SPACE).fetchone()
             if kept is not None:
-                self._space.check_same(VectorSpace(*kept), f"the SQLiteStore {self.path!r:.200}")
+                self._space.check_same(VectorSpace(*kept), f"the SQLiteTextStore {self.path!r:.200}")
 
     async def _forget(self, owner: str) -> None:
         def work(connection: SQLiteConnection) -> None:
@@ -336,7 +336,7 @@ class _Edit:
             )
 
 
-def _remake(cls: type[SQLiteStore], path: str, space: VectorSpace | None) -> SQLiteStore:
+def _remake(cls: type[SQLiteTextStore], path: str, space: VectorSpace | None) -> SQLiteTextStore:
     store = cls(path)
     if space is not None:
         store.use_vectors(*space)

@@ -24,7 +24,7 @@ from agentrt_middleware.plan.notebook import PlanNotebook
 from agentrt_middleware.plan.todo import TodoMiddleware
 from agentrt_middleware.rag.middleware import RAGMiddleware, RerankHits
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
-from agentrt_middleware.rate_limit.redis import RedisStore
+from agentrt_middleware.rate_limit.redis import RedisLimitStore
 from agentrt_middleware.redaction import (
     API_KEY,
     CARD,
@@ -94,7 +94,7 @@ __all__ = [
     "RedactionMiddleware",
     "RedisBudgetStore",
     "RedisCacheStore",
-    "RedisStore",
+    "RedisLimitStore",
     "RefusalMiddleware",
     "Replace",
     "RerankHits",

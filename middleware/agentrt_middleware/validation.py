@@ -115,7 +115,9 @@ def check_store_option(option: str, store: object, protocol: type, description: 
     if isinstance(store, type):
         raise MiddlewareConfigError(f"{option} must be {description}, not the class {store.__name__}: make an instance")
     if not (store is None or isinstance(store, protocol)):
-        raise MiddlewareConfigError(f"{option} must be {description}, not a {type(store).__name__}")
+        raise MiddlewareConfigError(
+            f"{option} must be {description}, not a {type(store).__name__} of {type(store).__module__}"
+        )
 
 
 def check_patterns(option: str, value: object, *, least: int = 0) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from agentrt.memory import LongTermMemory, LongTermMemoryBase
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.middleware import PlanNotebook, RedactionMiddleware, TodoMiddleware
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import Document, KnowledgeBase, SQLiteStore
+from agentrt.rag import Document, KnowledgeBase, SQLiteTextStore
 from agentrt.session import JSONSession
 from agentrt.tool import ToolGroup
 from tests.middleware.plan.helpers import call
@@ -26,11 +26,11 @@ def agent_of(*script: Any, **options: Any) -> ReActAgent:
 
 
 def memory() -> LongTermMemory:
-    return LongTermMemory(SQLiteStore(":memory:"))
+    return LongTermMemory(SQLiteTextStore(":memory:"))
 
 
 async def handbook() -> KnowledgeBase:
-    knowledge = KnowledgeBase("handbook", "How we work.", SQLiteStore(":memory:"))
+    knowledge = KnowledgeBase("handbook", "How we work.", SQLiteTextStore(":memory:"))
     await knowledge.add(Document("office", "The office opens at nine."))
     return knowledge
 

@@ -51,7 +51,7 @@ from agentrt.middleware import (
     TrimToolResultsMiddleware,
     UsageMiddleware,
 )
-from agentrt.rag import KnowledgeBase, SQLiteStore
+from agentrt.rag import KnowledgeBase, SQLiteTextStore
 from agentrt.testing import ScriptedChatModel, check_middleware
 from agentrt.tool import ToolResponse
 
@@ -86,7 +86,7 @@ def guardrail() -> MiddlewareBase:
 
 
 def rag() -> MiddlewareBase:
-    return RAGMiddleware(KnowledgeBase("handbook", "How we work.", SQLiteStore(":memory:")), "both", rewrite=True)
+    return RAGMiddleware(KnowledgeBase("handbook", "How we work.", SQLiteTextStore(":memory:")), "both", rewrite=True)
 
 
 def rate_limit() -> MiddlewareBase:

@@ -49,7 +49,7 @@ from agentrt.middleware import (
     UsageMiddleware,
 )
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import KnowledgeBase, SQLiteStore
+from agentrt.rag import KnowledgeBase, SQLiteTextStore
 
 
 class Echo(AgentBase):
@@ -107,8 +107,8 @@ def test_a_middleware_that_would_never_run_is_refused(layer: MiddlewareBase):
 
 
 ONLY_IN_A_LOOP: list[Callable[[], MiddlewareBase]] = [
-    lambda: LongTermMemoryMiddleware(LongTermMemory(SQLiteStore(":memory:")), owner="ann"),
-    lambda: RAGMiddleware(KnowledgeBase("handbook", "How we work.", SQLiteStore(":memory:"))),
+    lambda: LongTermMemoryMiddleware(LongTermMemory(SQLiteTextStore(":memory:")), owner="ann"),
+    lambda: RAGMiddleware(KnowledgeBase("handbook", "How we work.", SQLiteTextStore(":memory:"))),
 ]
 
 

@@ -46,7 +46,7 @@ from agentrt.middleware import (
     TrimToolResultsMiddleware,
 )
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import KnowledgeBase, SQLiteStore
+from agentrt.rag import KnowledgeBase, SQLiteTextStore
 
 
 async def passes(value: object, agent: object) -> None: ...
@@ -56,7 +56,7 @@ def second() -> ScriptedChatModel:
     return ScriptedChatModel([], model="second")
 
 
-KNOWLEDGE = KnowledgeBase("handbook", "How we work.", SQLiteStore(":memory:"))
+KNOWLEDGE = KnowledgeBase("handbook", "How we work.", SQLiteTextStore(":memory:"))
 
 # From outermost to innermost. Those of one row may stand in any order.
 ROWS: list[list[MiddlewareBase]] = [
@@ -65,7 +65,7 @@ ROWS: list[list[MiddlewareBase]] = [
         PlanNotebook(),
         TodoMiddleware(),
         RAGMiddleware(KNOWLEDGE),
-        LongTermMemoryMiddleware(LongTermMemory(SQLiteStore(":memory:")), owner="ann"),
+        LongTermMemoryMiddleware(LongTermMemory(SQLiteTextStore(":memory:")), owner="ann"),
     ],
     [
         DynamicContextMiddleware("It rains."),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentrt.block import new_name
-from agentrt.rag import PgVectorStore, SQLiteStore, StoreBase
+from agentrt.rag import PgVectorStore, SQLiteTextStore, StoreBase
 from tests.postgres_server import PostgresServer, server_with_vectors
 
 
@@ -25,4 +25,4 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreBase]
         yield pg_store
         pg_store._database.close()
     else:
-        yield SQLiteStore(":memory:" if request.param == "memory" else tmp_path / "texts.db")
+        yield SQLiteTextStore(":memory:" if request.param == "memory" else tmp_path / "texts.db")

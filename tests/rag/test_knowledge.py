@@ -23,14 +23,14 @@ from agentrt.rag import (
     PDFReader,
     Section,
     SimpleKnowledge,
-    SQLiteStore,
+    SQLiteTextStore,
     TextReader,
 )
 from tests.rag.pdf_files import pdf_with_text, pdf_without_text
 
 
-def knowledge_base(store: SQLiteStore | None = None, **options: Any) -> KnowledgeBase:
-    return KnowledgeBase("handbook", "How we work.", store or SQLiteStore(":memory:"), **options)
+def knowledge_base(store: SQLiteTextStore | None = None, **options: Any) -> KnowledgeBase:
+    return KnowledgeBase("handbook", "How we work.", store or SQLiteTextStore(":memory:"), **options)
 
 
 def write(folder: Path, **files: str) -> None:
@@ -280,7 +280,7 @@ async def test_a_deleted_document_is_not_found() -> None:
 
 
 async def test_knowledge_bases_of_one_store_are_apart() -> None:
-    store = SQLiteStore(":memory:")
+    store = SQLiteTextStore(":memory:")
     handbook, recipes = knowledge_base(store), KnowledgeBase("recipes", "What we cook.", store)
     await handbook.add(Document("1", "Tea in the office."))
     await recipes.add(Document("1", "Tea with milk."))
@@ -290,7 +290,7 @@ async def test_knowledge_bases_of_one_store_are_apart() -> None:
 
 
 async def test_the_names_of_agentscope_lead_to_ours() -> None:
-    knowledge = SimpleKnowledge("handbook", "How we work.", SQLiteStore(":memory:"))
+    knowledge = SimpleKnowledge("handbook", "How we work.", SQLiteTextStore(":memory:"))
     await knowledge.add_documents([Document("1", "Green tea."), Document("2", "A coast.")])
     assert [hit.document for hit in await knowledge.retrieve("tea", limit=3)] == ["1"]
     response = await knowledge.retrieve_knowledge("tea")
@@ -302,7 +302,7 @@ async def test_the_names_of_agentscope_lead_to_ours() -> None:
 WRONG_BASES: list[tuple[dict[str, Any], str]] = [
     ({"name": ""}, "name=...) must be a str of 1 to 500"),
     ({"description": None}, "description=...) must be a str"),
-    ({"store": "kb.db"}, "as in SQLiteStore('knowledge.db')"),
+    ({"store": "kb.db"}, "such as agentrt.rag.SQLiteTextStore('knowledge.db')"),
     ({"chunker": 500}, "must be a Chunker or a function of a document"),
     ({"chunker": Chunker}, "must be a Chunker or a function of a document"),
     ({"readers": ["pdf"]}, r"as in [PDFReader()]"),
@@ -312,7 +312,7 @@ WRONG_BASES: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG_BASES)
 def test_a_wrong_argument_is_answered_with_a_right_one(arguments: dict[str, Any], message: str) -> None:
-    values = {"name": "a", "description": "b", "store": SQLiteStore(":memory:"), **arguments}
+    values = {"name": "a", "description": "b", "store": SQLiteTextStore(":memory:"), **arguments}
     with pytest.raises(ConfigError) as caught:
         KnowledgeBase(**values)
     assert message in str(caught.value)
@@ -381,7 +381,7 @@ async def test_documents_are_split_beside_the_event_loop(tmp_path: Path) -> None
         threads.append(get_ident())
         return Chunker()(document)
 
-    knowledge = KnowledgeBase("a", "b", SQLiteStore(":memory:"), chunker=split)
+    knowledge = KnowledgeBase("a", "b", SQLiteTextStore(":memory:"), chunker=split)
     write(tmp_path / "docs", tea="Green tea.")
     await knowledge.sync(tmp_path / "docs")
     await knowledge.add(Document("moon", "The moon."))
@@ -447,9 +447,9 @@ async def compare_with_fresh_index(sequence: list[tuple[str, str, str]]) -> None
 KILLED_IN_A_SYNC = """
 import os, signal, sys
 import anyio
-from agentrt.rag import KnowledgeBase, SQLiteStore, sqlite_store
+from agentrt.rag import KnowledgeBase, SQLiteTextStore, sqlite_store
 
-knowledge = KnowledgeBase("handbook", "How we work.", SQLiteStore(sys.argv[1]))
+knowledge = KnowledgeBase("handbook", "How we work.", SQLiteTextStore(sys.argv[1]))
 anyio.run(knowledge.sync, sys.argv[2])
 for name in ("a", "b"):
     with open(f"{sys.argv[2]}/{name}.md", "w") as file:
@@ -472,7 +472,7 @@ def test_a_killed_sync_leaves_no_half_document(tmp_path: Path) -> None:
     database, folder = str(tmp_path / "kb.db"), str(tmp_path / "docs")
     result = subprocess.run([sys.executable, "-c", KILLED_IN_A_SYNC, database, folder], check=False)
     assert result.returncode == -signal.SIGKILL
-    knowledge = knowledge_base(SQLiteStore(database))
+    knowledge = knowledge_base(SQLiteTextStore(database))
     assert set(anyio.run(documents_found, knowledge, "tea")) == {"docs/a.md", "docs/b.md"}
     assert anyio.run(documents_found, knowledge, "coffee") == []
     assert anyio.run(knowledge.sync, folder).changed == ["docs/a.md", "docs/b.md"]

@@ -6,7 +6,7 @@ from math import inf
 import pytest
 
 from agentrt.embedding import WordLlamaEmbedding
-from agentrt.rag import Chunker, KnowledgeBase, KnowledgeHit, SQLiteStore
+from agentrt.rag import Chunker, KnowledgeBase, KnowledgeHit, SQLiteTextStore
 from tests.rag.questions import CHINESE, CHINESE_TEXT, OTHER_WORDS, ROOT, SAME_WORDS, Question
 
 
@@ -26,7 +26,7 @@ def answers_question(hit: KnowledgeHit, question: Question) -> bool:
 
 @pytest.fixture
 def knowledge() -> KnowledgeBase:
-    return KnowledgeBase("pages", "The pages of this project.", SQLiteStore(":memory:"))
+    return KnowledgeBase("pages", "The pages of this project.", SQLiteTextStore(":memory:"))
 
 
 async def test_words_find_the_answers_of_most_questions(knowledge: KnowledgeBase) -> None:
@@ -41,7 +41,7 @@ async def test_words_find_the_answers_of_most_questions(knowledge: KnowledgeBase
 async def test_an_offline_embedding_brings_answers_nearer_to_the_top(chunker: Chunker) -> None:
     answered, reciprocal = [], []
     for embedding in (None, WordLlamaEmbedding()):
-        knowledge = KnowledgeBase("pages", "d", SQLiteStore(":memory:"), embedding=embedding, chunker=chunker)
+        knowledge = KnowledgeBase("pages", "d", SQLiteTextStore(":memory:"), embedding=embedding, chunker=chunker)
         await knowledge.sync(ROOT / "docs")
         ranks = [await rank_of_answer(knowledge, question) for question in (*SAME_WORDS, *OTHER_WORDS)]
         answered.append(sum(rank <= 5 for rank in ranks))
@@ -62,7 +62,7 @@ async def test_the_answers_of_chinese_questions_are_found(
     # Chinese says in a fifth of the characters what English does.
     chunker = Chunker(240, min_chars=20)
     embedding = make_embedding() if make_embedding else None
-    knowledge = KnowledgeBase("tea", "A tea house.", SQLiteStore(":memory:"), chunker=chunker, embedding=embedding)
+    knowledge = KnowledgeBase("tea", "A tea house.", SQLiteTextStore(":memory:"), chunker=chunker, embedding=embedding)
     await knowledge.add(CHINESE_TEXT)
     assert await count_answered(knowledge, CHINESE) >= 8  # 10 when this was written
 

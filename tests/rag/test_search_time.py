@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentrt.rag import SQLiteStore, StoredText
+from agentrt.rag import SQLiteTextStore, StoredText
 
 TEXTS = 20_000
 DIMENSIONS = 256
@@ -22,7 +22,7 @@ VOCABULARY = [f"{word}{'abcdefghij'[place % 10]}{place}x" for place, word in enu
 WEIGHTS = list(accumulate(1 / (place + 3) for place in range(len(VOCABULARY))))
 
 
-async def fill(store: SQLiteStore) -> None:
+async def fill(store: SQLiteTextStore) -> None:
     chance = random.Random(1)
     for start in range(0, TEXTS, 250):
         await store.write(
@@ -60,7 +60,7 @@ async def processor_time(work: Callable[[], Awaitable[Any]]) -> float:
 @pytest.mark.slow  # fills a store with many texts
 @pytest.mark.parametrize("anyio_backend", ["asyncio"], indirect=True)
 async def test_a_search_takes_no_longer_than_reading_all_texts(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "texts.db")
+    store = SQLiteTextStore(tmp_path / "texts.db")
     store.use_vectors("numbers", DIMENSIONS)
     await fill(store)
     scan = await processor_time(partial(read_all, tmp_path / "texts.db"))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from agentrt.database.sqlite import SQLiteDatabase
 from agentrt.errors import ConfigError, StoreError, UnknownKeywordError
-from agentrt.rag import SQLiteStore, StoreBase, StoredText
+from agentrt.rag import SQLiteTextStore, StoreBase, StoredText
 
 
 async def found(store: StoreBase, query: str, owner: str = "ann", **options: Any) -> list[str]:
@@ -161,7 +161,7 @@ async def test_a_document_is_replaced_in_one_write(store: StoreBase) -> None:
 
 
 async def test_forgetting_leaves_nothing_of_the_owner(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "texts.db")
+    store = SQLiteTextStore(tmp_path / "texts.db")
     await store.write("ann", [TEA, COAST])
     await store.write("ann", [StoredText("tea", "Ann likes coffee.")], retract=["coast"])
     await store.forget("ann")
@@ -272,7 +272,7 @@ writes = st.fixed_dictionaries(
 @settings(max_examples=25)
 def test_a_store_holds_what_a_dict_would_hold(changes: list[dict[str, Any]]) -> None:
     expected: dict[str, dict[str, StoredText]] = {"ann": {}, "bob": {}}
-    store = SQLiteStore(":memory:")
+    store = SQLiteTextStore(":memory:")
 
     async def run() -> None:
         for change in changes:
@@ -284,7 +284,7 @@ def test_a_store_holds_what_a_dict_would_hold(changes: list[dict[str, Any]]) -> 
                 del kept[id]
             kept |= {text.id: text for text in change["put"]}
         for owner, kept in expected.items():
-            fresh = SQLiteStore(":memory:")
+            fresh = SQLiteTextStore(":memory:")
             for other, texts in expected.items():
                 await fresh.write(other, list(texts.values()))
             assert await texts_of(store, owner) == {id: text.text for id, text in kept.items()}
@@ -300,7 +300,7 @@ async def store_scores(store: StoreBase, owner: str, query: str) -> list[tuple[s
 
 async def test_words_of_most_texts_do_not_decide_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrt.rag.sqlite_store._MAX_SCORED_WORDS", 1)
-    store = SQLiteStore(":memory:")
+    store = SQLiteTextStore(":memory:")
     common = [StoredText(f"c{n}", "green tea", metadata={"year": n}) for n in range(8)]
     await store.write("ann", [*common, StoredText("rare", "green tea with oolong"), StoredText("no", "paint")])
     query = "green tea oolong unknown"
@@ -316,7 +316,7 @@ async def test_words_of_most_texts_do_not_decide_what_is_found(monkeypatch: pyte
 
 
 async def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
-    await SQLiteStore(tmp_path / "texts.db").write("ann", [TEA])
+    await SQLiteTextStore(tmp_path / "texts.db").write("ann", [TEA])
     assert (tmp_path / "texts.db").stat().st_mode & 0o777 == 0o600
 
 
@@ -324,50 +324,50 @@ async def test_a_file_may_hold_tables_of_others(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "app.db")
     database.execute("CREATE TABLE mine (x)")
     database.close()
-    store = SQLiteStore(tmp_path / "app.db")
+    store = SQLiteTextStore(tmp_path / "app.db")
     await store.write("ann", [TEA])
-    assert await texts_of(SQLiteStore(tmp_path / "app.db")) == {"tea": TEA.text}
+    assert await texts_of(SQLiteTextStore(tmp_path / "app.db")) == {"tea": TEA.text}
 
 
 @pytest.mark.parametrize("path", ["", None, 5, "a\0b", b"x"])
 def test_what_is_not_a_path_is_refused(path: Any) -> None:
     with pytest.raises(ConfigError, match="path of a file"):
-        SQLiteStore(path)
+        SQLiteTextStore(path)
 
 
 def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist: make it first"):
-        SQLiteStore(tmp_path / "none" / "texts.db")
+        SQLiteTextStore(tmp_path / "none" / "texts.db")
 
 
 def test_a_keyword_of_another_library_is_answered_with_ours() -> None:
     with pytest.raises(UnknownKeywordError, match="path"):
-        SQLiteStore(db_path="x.db")  # type: ignore[call-arg]
+        SQLiteTextStore(db_path="x.db")  # type: ignore[call-arg]
 
 
 async def test_a_file_that_is_not_a_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("no database " * 100)
     with pytest.raises(StoreError, match="file of another kind: give another path"):
-        await SQLiteStore(path).write("ann", [TEA])
+        await SQLiteTextStore(path).write("ann", [TEA])
     assert path.read_text() == "no database " * 100
 
 
 async def test_a_folder_is_not_a_database(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="it is a folder"):
-        await SQLiteStore(tmp_path).get("ann", ["tea"])
+        await SQLiteTextStore(tmp_path).get("ann", ["tea"])
 
 
 async def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    store = SQLiteStore(tmp_path / "data" / "texts.db")
+    store = SQLiteTextStore(tmp_path / "data" / "texts.db")
     (tmp_path / "data").rmdir()
     with pytest.raises(StoreError, match=r"data/texts.db.*No such file or directory"):
         await store.write("ann", [TEA])
 
 
 async def test_tables_of_a_newer_version_are_left_alone(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "texts.db")
+    store = SQLiteTextStore(tmp_path / "texts.db")
     await store.write("ann", [TEA])
     database = sqlite3.connect(tmp_path / "texts.db", isolation_level=None)
     database.execute("UPDATE rag_schema SET version = 99")
@@ -379,7 +379,7 @@ async def test_tables_of_a_newer_version_are_left_alone(tmp_path: Path) -> None:
 
 async def test_a_locked_database_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrt.database.sqlite._MAX_LOCK_SECONDS", 0.05)
-    store = SQLiteStore(tmp_path / "texts.db")
+    store = SQLiteTextStore(tmp_path / "texts.db")
     await store.write("ann", [TEA])
     other = sqlite3.connect(tmp_path / "texts.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -391,7 +391,7 @@ async def test_a_locked_database_is_one_clear_error(tmp_path: Path, monkeypatch:
 
 
 async def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SQLiteStore(tmp_path / "texts.db")
+    store = SQLiteTextStore(tmp_path / "texts.db")
     await store.write("ann", [TEA])
     connect = sqlite3.connect
 
@@ -417,9 +417,9 @@ def short_time(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_time_of_a_write_grows_with_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrt.database.sqlite._MAX_DATABASE_SECONDS", 0.01)
     texts = [StoredText(str(number), "Green tea.") for number in range(1_000)]
-    await SQLiteStore(tmp_path / "texts.db").write("ann", texts)
+    await SQLiteTextStore(tmp_path / "texts.db").write("ann", texts)
     monkeypatch.undo()
-    assert len(await SQLiteStore(tmp_path / "texts.db").list_texts("ann")) == 1_000
+    assert len(await SQLiteTextStore(tmp_path / "texts.db").list_texts("ann")) == 1_000
 
 
 COUNT_FOR_EVER = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT COUNT(*) FROM n"
@@ -478,13 +478,13 @@ async def test_a_cancelled_write_is_whole_or_not_there(tmp_path: Path) -> None:
 async def test_a_caller_that_has_given_up_is_not_served(tmp_path: Path) -> None:
     with anyio.CancelScope() as scope:
         scope.cancel()
-        await SQLiteStore(tmp_path / "texts.db").write("ann", [TEA])
+        await SQLiteTextStore(tmp_path / "texts.db").write("ann", [TEA])
     assert not (tmp_path / "texts.db").exists()
 
 
 def test_a_store_serves_several_event_loops(tmp_path: Path) -> None:
     for path in (":memory:", tmp_path / "texts.db"):
-        store = SQLiteStore(path)
+        store = SQLiteTextStore(path)
         anyio.run(store.write, "ann", [TEA])
         assert anyio.run(texts_of, store, backend="trio") == {"tea": TEA.text}
         assert anyio.run(texts_of, store) == {"tea": TEA.text}
@@ -501,10 +501,10 @@ async def test_many_writers_lose_nothing(store: StoreBase) -> None:
 KILLED_IN_A_WRITE = """
 import os, signal, sys
 import anyio
-from agentrt.rag import SQLiteStore, StoredText
+from agentrt.rag import SQLiteTextStore, StoredText
 from agentrt.rag import sqlite_store
 
-store = SQLiteStore(sys.argv[1])
+store = SQLiteTextStore(sys.argv[1])
 anyio.run(store.write, "ann", [StoredText(f"old-{n}", "An old page on tea.", "page") for n in range(3)])
 put = sqlite_store._Edit.put
 
@@ -524,16 +524,16 @@ def test_a_killed_write_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "texts.db"
     result = subprocess.run([sys.executable, "-c", KILLED_IN_A_WRITE, str(path)], check=False)
     assert result.returncode == -signal.SIGKILL
-    store = SQLiteStore(path)
+    store = SQLiteTextStore(path)
     assert sorted(anyio.run(texts_of, store)) == ["old-0", "old-1", "old-2"]
     assert anyio.run(found, store, "tea page") != []
     assert anyio.run(found, store, "coffee") == []
 
 
 def test_a_copy_uses_the_same_database(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "texts.db")
-    assert repr(store) == f"SQLiteStore(path={os.fspath(tmp_path / 'texts.db')!r})"
+    store = SQLiteTextStore(tmp_path / "texts.db")
+    assert repr(store) == f"SQLiteTextStore(path={os.fspath(tmp_path / 'texts.db')!r})"
     assert copy.deepcopy(store) is store
     assert pickle.loads(pickle.dumps(store)).path == store.path
     with pytest.raises(TypeError, match="give it the path of a file"):
-        pickle.dumps(SQLiteStore(":memory:"))
+        pickle.dumps(SQLiteTextStore(":memory:"))

@@ -18,7 +18,7 @@ from agentrt.embedding import EmbeddingResponse
 from agentrt.errors import ConfigError, ModelError, StoreError, Transient, UsageError
 from agentrt.memory import LongTermMemory
 from agentrt.message import Msg, UserMsg
-from agentrt.rag import Document, KnowledgeBase, PgVectorStore, SQLiteStore, StoreBase, StoredText
+from agentrt.rag import Document, KnowledgeBase, PgVectorStore, SQLiteTextStore, StoreBase, StoredText
 from agentrt.testing import HashingEmbedding
 from tests.postgres_server import PostgresServer
 
@@ -103,11 +103,11 @@ async def test_vectors_without_a_model_are_refused(store: StoreBase) -> None:
 
 
 async def test_a_file_with_vectors_of_another_model_is_refused(tmp_path: Path) -> None:
-    store = SQLiteStore(tmp_path / "texts.db")
+    store = SQLiteTextStore(tmp_path / "texts.db")
     store.use_vectors("compass", 3)
     await store.write("ann", [StoredText("x", "x", vector=EAST)])
     for model, dimensions in (("compass", 4), ("sextant", 3)):
-        other = SQLiteStore(tmp_path / "texts.db")
+        other = SQLiteTextStore(tmp_path / "texts.db")
         other.use_vectors(model, dimensions)
         vector = [1.0] * dimensions
         for action in (other.search_vectors("ann", vector), other.write("ann", [StoredText("y", "y", vector=vector)])):
@@ -121,13 +121,13 @@ async def test_a_file_with_vectors_of_another_model_is_refused(tmp_path: Path) -
 @pytest.mark.slow  # another process
 async def test_a_file_with_vectors_can_be_used_without_them(tmp_path: Path) -> None:
     path = tmp_path / "texts.db"
-    store = SQLiteStore(path)
+    store = SQLiteTextStore(path)
     store.use_vectors("compass", 3)
     await store.write("ann", [StoredText("x", "tea", vector=EAST), StoredText("y", "tea", vector=EAST)])
     # Another process, without the extra.
     code = (
-        "import sys, anyio; sys.modules['apsw'] = None\nfrom agentrt.rag import SQLiteStore\n"
-        "store = SQLiteStore(sys.argv[1])\nanyio.run(lambda: store.write('ann', delete=['x']))\n"
+        "import sys, anyio; sys.modules['apsw'] = None\nfrom agentrt.rag import SQLiteTextStore\n"
+        "store = SQLiteTextStore(sys.argv[1])\nanyio.run(lambda: store.write('ann', delete=['x']))\n"
         "print([match.text.id for match in anyio.run(store.search_text, 'ann', 'tea')])"
     )
     result = await anyio.run_process([sys.executable, "-c", code, str(path)])
@@ -138,7 +138,7 @@ async def test_a_file_with_vectors_can_be_used_without_them(tmp_path: Path) -> N
 
 
 async def test_one_process_uses_one_library_for_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, with_vectors = SQLiteStore(tmp_path / "texts.db"), SQLiteStore(tmp_path / "texts.db")
+    plain, with_vectors = SQLiteTextStore(tmp_path / "texts.db"), SQLiteTextStore(tmp_path / "texts.db")
     with_vectors.use_vectors("compass", 3)
     # Two libraries would drop each other's locks.
     monkeypatch.setattr(sqlite3, "connect", None)
@@ -147,7 +147,7 @@ async def test_one_process_uses_one_library_for_a_file(tmp_path: Path, monkeypat
 
 
 async def test_a_store_in_memory_is_given_its_embedding_first() -> None:
-    store = SQLiteStore(":memory:")
+    store = SQLiteTextStore(":memory:")
     await store.write("ann", [StoredText("x", "tea")])
     with pytest.raises(ConfigError, match="give it one before its first use"):
         store.use_vectors("compass", 3)
@@ -164,13 +164,13 @@ def test_a_missing_package_is_named_when_the_object_is_made(name: str, monkeypat
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(ConfigError, match=r'pip install "agentrt.rag."'):
-        KnowledgeBase("k", "d", SQLiteStore(":memory:"), embedding=HashingEmbedding())
+        KnowledgeBase("k", "d", SQLiteTextStore(":memory:"), embedding=HashingEmbedding())
 
 
 KILLED = """
 import os, signal, sys
 import anyio
-from agentrt.rag import Document, KnowledgeBase, SQLiteStore
+from agentrt.rag import Document, KnowledgeBase, SQLiteTextStore
 from agentrt.rag.sqlite_store import _Edit
 from agentrt.testing import HashingEmbedding
 
@@ -182,7 +182,7 @@ def dies(self, number, vector):
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
 _Edit._put_vector = dies
-knowledge = KnowledgeBase("k", "d", SQLiteStore(sys.argv[1]), embedding=HashingEmbedding())
+knowledge = KnowledgeBase("k", "d", SQLiteTextStore(sys.argv[1]), embedding=HashingEmbedding())
 anyio.run(knowledge.add, Document("a", "A new page on coffee. " * 2000))
 """
 
@@ -190,7 +190,7 @@ anyio.run(knowledge.add, Document("a", "A new page on coffee. " * 2000))
 @pytest.mark.slow  # another process
 def test_a_killed_write_leaves_no_half_document(tmp_path: Path) -> None:
     path = tmp_path / "texts.db"
-    knowledge = KnowledgeBase("k", "d", SQLiteStore(path), embedding=HashingEmbedding())
+    knowledge = KnowledgeBase("k", "d", SQLiteTextStore(path), embedding=HashingEmbedding())
     anyio.run(knowledge.add, Document("a", "An old page on tea."))
     result = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     assert result.returncode == -signal.SIGKILL
@@ -234,10 +234,10 @@ async def test_what_both_rankings_have_comes_first(store: StoreBase) -> None:
 async def test_another_embedding_indexes_anew(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "a.md").write_text("# Tea")
-    words = KnowledgeBase("k", "d", SQLiteStore(tmp_path / "k.db"))
+    words = KnowledgeBase("k", "d", SQLiteTextStore(tmp_path / "k.db"))
     assert (await words.sync(tmp_path / "docs")).added == ["docs/a.md"]
     embedding = HashingEmbedding()
-    both = knowledge_base(SQLiteStore(tmp_path / "k.db"), embedding)
+    both = knowledge_base(SQLiteTextStore(tmp_path / "k.db"), embedding)
     assert (await both.sync(tmp_path / "docs")).changed == ["docs/a.md"]
     assert (await both.sync(tmp_path / "docs")).unchanged == ["docs/a.md"]
     assert len(embedding.calls) == 1
@@ -252,7 +252,7 @@ async def test_a_score_threshold_needs_an_embedding(store: StoreBase) -> None:
 async def test_a_failing_embedding_writes_nothing(failure: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(HashingEmbedding, "max_seconds", 0.05)
     embedding = Fails()
-    knowledge = knowledge_base(SQLiteStore(tmp_path / "k.db"), embedding)
+    knowledge = knowledge_base(SQLiteTextStore(tmp_path / "k.db"), embedding)
     await knowledge.add(Document("a", "Green tea. " * 300))
     before = await knowledge.store.list_texts("knowledge/k")
     embedding.failure = failure

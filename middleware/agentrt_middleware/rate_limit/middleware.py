@@ -50,9 +50,9 @@ class RateLimitMiddleware(MiddlewareBase):
     key, limits are shared by middlewares with equal limits that call the same model of the same account. If the model
     does not know its account, they are shared by the users of this one middleware.
 
-    `store`, such as a `RedisStore`, shares the limits with other processes. When it fails, `on_store_error` decides:
-    "local" keeps the limits in each process by itself, "open" keeps none, "closed" raises `RateLimitTimeout`. A
-    `CustomEvent` "rate_limit_store" announces this once.
+    `store`, such as a `RedisLimitStore`, shares the limits with other processes. When it fails, `on_store_error`
+    decides: "local" keeps the limits in each process by itself, "open" keeps none, "closed" raises `RateLimitTimeout`.
+    A `CustomEvent` "rate_limit_store" announces this once.
 
     `clock` is in seconds and must never go back; by default it is that of the event loop. All middlewares that share a
     limit must have the same clock; another one is refused.
@@ -85,7 +85,7 @@ class RateLimitMiddleware(MiddlewareBase):
         _check_limit("max_concurrency", max_concurrency, least=1, whole=True)
         _check_limit("max_wait", max_wait, least=0)
         check_choice("RateLimitMiddleware(on_store_error=...)", on_store_error, ("local", "open", "closed"))
-        methods = "a RedisStore, or have its lease_seconds, take, renew, end and block"
+        methods = "a RedisLimitStore, or have its lease_seconds, take, renew, end and block"
         check_store_option("RateLimitMiddleware(store=...)", store, LimitStore, methods)
         name: object = key
         if not (name is None or (isinstance(name, str) and name)):

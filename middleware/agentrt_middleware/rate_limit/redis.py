@@ -8,7 +8,7 @@ from agentrt.keywords import suggest_keywords
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
 
-__all__ = ["RedisStore"]
+__all__ = ["RedisLimitStore"]
 
 _MAX_LEASE = 86_400  # seconds
 _KEPT = "600"  # seconds for which a call that has lost its place may still report its tokens
@@ -149,7 +149,7 @@ return answer
 
 @suggest_keywords()
 @dataclass(frozen=True, slots=True)
-class RedisStore:
+class RedisLimitStore:
     """Counts in Redis, on its clock: `redis://`, `rediss://` or `unix://`. Needs the extra `redis`.
 
     A call that is silent for `lease_seconds` loses its place of `max_concurrency`, since its process may have died, may
@@ -163,11 +163,12 @@ class RedisStore:
     lease_seconds: float = 90.0  # more than a minute of waiting for a piece, even if a renewal was not yet due
 
     def __post_init__(self) -> None:
-        check_redis_url("RedisStore", self.url)  # and the package: an error here, and not of the first call
+        check_redis_url("RedisLimitStore", self.url)  # and the package: an error here, and not of the first call
         seconds: object = self.lease_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= _MAX_LEASE:
             raise ConfigError(
-                f"RedisStore(lease_seconds=...) must be a number above 0 and up to {_MAX_LEASE:,}, not {seconds!r:.200}"
+                f"RedisLimitStore(lease_seconds=...) must be a number above 0 and up to {_MAX_LEASE:,}, "
+                f"not {seconds!r:.200}"
             )
 
     async def take(self, key: str, limits: RateLimits, tokens: float, lease: str) -> Refusal | None:
@@ -198,5 +199,5 @@ class RedisStore:
         numbers = [amount, self.lease_seconds, limits.min_interval, *(maximum or 0.0 for maximum in maximums)]
         # The braces put all keys into one slot of a cluster, as a script needs them.
         keys = [f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases", "begun", "surpluses")]
-        async with redis_client("RedisStore", self.url) as client:
+        async with redis_client("RedisLimitStore", self.url) as client:
             return await client.eval(_SCRIPT, keys, [what, lease, *(repr(float(number)) for number in numbers)])

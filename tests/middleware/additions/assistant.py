@@ -19,7 +19,7 @@ from agentrt.memory import LongTermMemory
 from agentrt.message import ToolCallBlock
 from agentrt.middleware import LongTermMemoryMiddleware, PlanNotebook, RAGMiddleware
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import KnowledgeBase, SQLiteStore
+from agentrt.rag import KnowledgeBase, SQLiteTextStore
 from agentrt.state import FileStateStore
 from agentrt.tool import FunctionTool
 
@@ -42,7 +42,7 @@ class StateStore(FileStateStore):
         _Kill.pass_point()
 
 
-class TextStore(SQLiteStore):
+class TextStore(SQLiteTextStore):
     async def write(self, *arguments: Any, **options: Any) -> None:
         _Kill.pass_point()
         await super().write(*arguments, **options)

@@ -10,7 +10,7 @@ from agentrt.memory import LongTermMemory
 from agentrt.message import ToolCallBlock
 from agentrt.middleware import LongTermMemoryMiddleware, MiddlewareBase, RAGMiddleware
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import Document, KnowledgeBase, SQLiteStore
+from agentrt.rag import Document, KnowledgeBase, SQLiteTextStore
 from tests.middleware.plan.helpers import call
 
 OWNERS = ("ann", "bob")
@@ -24,14 +24,14 @@ def owner_of(agent: Agent) -> str:
     return agent.state.session_id.partition(".")[0]
 
 
-def layers_for(owner: str, store: SQLiteStore) -> list[MiddlewareBase]:
+def layers_for(owner: str, store: SQLiteTextStore) -> list[MiddlewareBase]:
     return [
         LongTermMemoryMiddleware(LongTermMemory(store), owner=owner_of, mode="both"),
         RAGMiddleware(KnowledgeBase(owner, "What they know.", store), "both", rewrite=True),
     ]
 
 
-def team_of(owner: str, query: str, store: SQLiteStore) -> tuple[Agent, list[Agent]]:
+def team_of(owner: str, query: str, store: SQLiteTextStore) -> tuple[Agent, list[Agent]]:
     """Return an agent that asks everywhere for the query, and all agents that it works with."""
     other = OWNERS[owner == "ann"]
 
@@ -66,7 +66,7 @@ def team_of(owner: str, query: str, store: SQLiteStore) -> tuple[Agent, list[Age
 @given(st.lists(st.tuples(st.sampled_from(OWNERS), WORDS), min_size=2, max_size=4))
 @settings(max_examples=5)
 async def test_no_query_of_one_owner_returns_a_text_of_another(queries: list[tuple[str, str]]) -> None:
-    store = SQLiteStore(":memory:")
+    store = SQLiteTextStore(":memory:")
     for owner in OWNERS:
         await KnowledgeBase(owner, "What they know.", store).add(Document("1", f"{owner} says tea oslo 天气"))
     for owner, query in queries:
@@ -79,7 +79,7 @@ async def test_no_query_of_one_owner_returns_a_text_of_another(queries: list[tup
 
 
 async def test_a_sub_agent_finds_what_its_supervisor_was_told() -> None:
-    store = SQLiteStore(":memory:")
+    store = SQLiteTextStore(":memory:")
     boss, _ = team_of("ann", "oslo", store)
     await boss.reply("ann says oslo")
     boss, agents = team_of("ann", "oslo", store)

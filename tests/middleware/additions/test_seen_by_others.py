@@ -22,7 +22,7 @@ from agentrt.middleware import (
     RedactionMiddleware,
 )
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import Document, KnowledgeBase, SQLiteStore
+from agentrt.rag import Document, KnowledgeBase, SQLiteTextStore
 from tests.middleware.additions.assistant import blocks_of
 from tests.middleware.plan.helpers import call, create, start
 
@@ -35,9 +35,9 @@ INNER: list[Callable[[], MiddlewareBase]] = [
 
 
 async def additions(secret: str = "ann@example.org") -> list[MiddlewareBase]:
-    memory = LongTermMemory(SQLiteStore(":memory:"))
+    memory = LongTermMemory(SQLiteTextStore(":memory:"))
     await memory.record([Msg("user", f"The office writes to {secret}.", "user")], owner="ann", key="earlier")
-    knowledge = KnowledgeBase("handbook", "How we work.", SQLiteStore(":memory:"))
+    knowledge = KnowledgeBase("handbook", "How we work.", SQLiteTextStore(":memory:"))
     await knowledge.add(Document("office", f"The office is {secret}."))
     return [
         LongTermMemoryMiddleware(memory, owner="ann", mode="static_control"),

@@ -11,7 +11,7 @@ from agentrt import Agent, AgentState
 from agentrt.memory import LongTermMemory
 from agentrt.middleware import LongTermMemoryMiddleware
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import SQLiteStore
+from agentrt.rag import SQLiteTextStore
 from agentrt.state import FileStateStore
 
 
@@ -29,7 +29,7 @@ async def main(folder: Path, saves: int) -> None:
     KillingStore.saves_left = saves
     store = KillingStore(folder)
     state = await store.load("s") or AgentState(session_id="s")
-    memory = LongTermMemory(SQLiteStore(folder / "memory.db"))
+    memory = LongTermMemory(SQLiteTextStore(folder / "memory.db"))
     layer = LongTermMemoryMiddleware(memory, owner="ann", mode="static_control")
     model = ScriptedChatModel(["Yes."] * 9)
     agent = Agent("a", "", model, middlewares=[layer], state=state, state_store=store)

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentrt.rag import SQLiteStore
+from agentrt.rag import SQLiteTextStore
 
 CHILD = Path(__file__).with_name("killed_child.py")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
@@ -32,7 +32,7 @@ def test_no_finished_exchange_is_lost_or_recorded_twice(tmp_path: Path, backend:
             kills += 1
             if saves == 1:  # a process that is killed at each of its saves may get no further
                 saves = 2
-        texts = anyio.run(SQLiteStore(folder / "memory.db").list_texts, "memory/ann")
+        texts = anyio.run(SQLiteTextStore(folder / "memory.db").list_texts, "memory/ann")
         exchanges = [f"user: Question {number}?\nassistant: Yes." for number in range(3)]
         assert sorted(text.text for text in texts) == exchanges
     assert kills > 10

@@ -20,7 +20,7 @@ from agentrt.message import ToolCallBlock, UserMsg
 from agentrt.middleware import LongTermMemoryMiddleware, PlanNotebook, RedactionMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
-from agentrt.rag import Document, KnowledgeBase, SQLiteStore
+from agentrt.rag import Document, KnowledgeBase, SQLiteTextStore
 from agentrt.testing import HashingEmbedding, InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool
 from tests.loop.helpers import items_of
@@ -28,7 +28,7 @@ from tests.middleware.plan.helpers import call, deps_of, reloaded
 
 
 def memory_in(folder: Path, **options: Any) -> LongTermMemory:
-    return LongTermMemory(SQLiteStore(folder / "memory.db"), **options)
+    return LongTermMemory(SQLiteTextStore(folder / "memory.db"), **options)
 
 
 def agent_with(memory: LongTermMemoryBase, *script: Any, owner: Any = "ann", layers: Any = (), **options: Any) -> Agent:
@@ -334,7 +334,10 @@ async def test_agents_that_hand_over_record_one_exchange(asks_model: bool):
 async def test_a_state_of_another_shape_breaks_nothing(saved: Any):
     memory = Ledger()
     state = AgentState(middleware_data={"LongTermMemoryMiddleware": saved})
-    for layer_memory, mode in ((memory, "static_control"), (LongTermMemory(SQLiteStore(":memory:")), "agent_control")):
+    for layer_memory, mode in (
+        (memory, "static_control"),
+        (LongTermMemory(SQLiteTextStore(":memory:")), "agent_control"),
+    ):
         agent = agent_with(layer_memory, "One.", "Two.", mode=mode, state=reloaded(state))
         await agent.reply("First?")
         await agent.reply("Second?")
@@ -379,7 +382,7 @@ async def test_the_model_records_and_finds_by_tools(tmp_path):
 def test_each_mode_has_its_tools():
     names = {}
     for mode in ("agent_control", "static_control", "both"):
-        layer = LongTermMemoryMiddleware(LongTermMemory(SQLiteStore(":memory:")), owner="ann", mode=mode)
+        layer = LongTermMemoryMiddleware(LongTermMemory(SQLiteTextStore(":memory:")), owner="ann", mode=mode)
         names[mode] = [tool.name for tool in layer.list_tools()]
     both = ["record_to_memory", "retrieve_from_memory"]
     assert names == {"agent_control": both, "static_control": [], "both": both}
@@ -393,7 +396,7 @@ WORDS = st.lists(st.sampled_from(["tea", "oslo", "天气", "secret", "' OR 1=1 -
 @given(st.lists(st.tuples(st.sampled_from(["ann", "bob"]), WORDS), max_size=5), WORDS)
 @settings(max_examples=15)
 async def test_no_query_of_one_owner_returns_text_of_another(said: Any, query: str):
-    memory = LongTermMemory(SQLiteStore(":memory:"))
+    memory = LongTermMemory(SQLiteTextStore(":memory:"))
     for number, (owner, words) in enumerate(said):
         await agent_with(memory, "ok", owner=owner).reply(f"{owner} says {words} {number}")
     for owner, other in (("ann", "bob"), ("bob", "ann")):
@@ -426,7 +429,7 @@ async def test_facts_are_added_updated_and_retracted(tmp_path):
 
 
 async def test_an_owner_named_like_a_knowledge_base_reads_none_of_it():
-    store = SQLiteStore(":memory:")
+    store = SQLiteTextStore(":memory:")
     await KnowledgeBase("handbook", "How we work.", store).add(Document("pay", "The salaries are secret."))
     memory = LongTermMemory(store)
     assert await memory.retrieve(UserMsg("What are the salaries?"), owner="knowledge/handbook") == ""
@@ -461,7 +464,7 @@ async def test_forget_deletes_all_of_one_owner(tmp_path):
 )
 def test_a_wrong_option_is_refused(options: Any, words: str):
     with pytest.raises(MiddlewareConfigError) as caught:
-        LongTermMemoryMiddleware(LongTermMemory(SQLiteStore(":memory:")), **options)
+        LongTermMemoryMiddleware(LongTermMemory(SQLiteTextStore(":memory:")), **options)
     assert words in str(caught.value)
 
 
@@ -529,7 +532,7 @@ async def test_a_structured_answer_is_recorded_as_json(tmp_path):
     assert await texts_of(memory) == ['user: Where?\nassistant: {"city": "Göteborg"}']
 
 
-@pytest.mark.parametrize("store", [None, "memory.db", SQLiteStore, {}])
+@pytest.mark.parametrize("store", [None, "memory.db", SQLiteTextStore, {}])
 def test_a_wrong_store_is_refused(store: Any):
     with pytest.raises(ConfigError, match="must be a StoreBase"):
         LongTermMemory(store)
@@ -537,12 +540,12 @@ def test_a_wrong_store_is_refused(store: Any):
 
 def test_a_class_is_not_an_extractor():
     with pytest.raises(ConfigError, match=r"extractor=\.\.\.\) must have a method extract"):
-        LongTermMemory(SQLiteStore(":memory:"), extractor=ModelExtractor)  # type: ignore[arg-type]  # its instance
+        LongTermMemory(SQLiteTextStore(":memory:"), extractor=ModelExtractor)  # type: ignore[arg-type]  # its instance
 
 
 @pytest.mark.parametrize("value", ["tea", ["tea"], 3, [None]])
 async def test_a_memory_says_what_it_takes(value: Any):
-    memory = LongTermMemory(SQLiteStore(":memory:"))
+    memory = LongTermMemory(SQLiteTextStore(":memory:"))
     for method in (memory.retrieve, memory.record):
         with pytest.raises(UsageError, match="takes a Msg, a list of them or None"):
             await method(value, owner="ann")

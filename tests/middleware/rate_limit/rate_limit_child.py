@@ -12,7 +12,7 @@ import anyio
 
 from agentrt import Agent
 from agentrt.errors import RateLimitTimeout
-from agentrt.middleware import RateLimitMiddleware, RedisStore
+from agentrt.middleware import RateLimitMiddleware, RedisLimitStore
 from agentrt.model import ScriptedChatModel
 from agentrt_middleware.rate_limit import distributed
 
@@ -26,7 +26,7 @@ async def main(port: int, url: str, key: str) -> None:
             await stream.receive()
         return "Done."
 
-    layer = RateLimitMiddleware(0.04, requests_per_minute=30, max_wait=1.5, key=key, store=RedisStore(url))
+    layer = RateLimitMiddleware(0.04, requests_per_minute=30, max_wait=1.5, key=key, store=RedisLimitStore(url))
     agent = Agent("caller", model=ScriptedChatModel(repeat(call)), middlewares=[layer])
     try:
         for _ in range(60):

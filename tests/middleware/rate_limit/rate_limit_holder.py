@@ -15,7 +15,7 @@ import anyio
 from agentrt import Agent
 from agentrt.event import TextBlockDeltaEvent
 from agentrt.message import TextBlock
-from agentrt.middleware import RateLimitMiddleware, RedisStore
+from agentrt.middleware import RateLimitMiddleware, RedisLimitStore
 from agentrt.model import ChatModelBase, ChatResponse
 
 
@@ -35,7 +35,7 @@ class Endless(ChatModelBase):
 
 
 async def main(url: str, key: str, lease_seconds: float) -> None:
-    layer = RateLimitMiddleware(max_concurrency=1, key=key, store=RedisStore(url, lease_seconds))
+    layer = RateLimitMiddleware(max_concurrency=1, key=key, store=RedisLimitStore(url, lease_seconds))
     async with Agent("holder", model=Endless(), middlewares=[layer]).reply_stream("go") as events:
         async for event in events:
             if isinstance(event, TextBlockDeltaEvent):

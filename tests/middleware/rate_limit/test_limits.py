@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrt_middleware.rate_limit import redis
-from agentrt_middleware.rate_limit.redis import RedisStore
+from agentrt_middleware.rate_limit.redis import RedisLimitStore
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal, Usage
 from tests.middleware.fake_time import on_both_loops
 from tests.services import unavailable
@@ -49,7 +49,7 @@ class Redis:
     """The script that runs in Redis, on a clock that the test sets."""
 
     def __init__(self, limits: RateLimits) -> None:
-        self._limits, self._key, self._store = limits, next(names), RedisStore(redis_url())
+        self._limits, self._key, self._store = limits, next(names), RedisLimitStore(redis_url())
 
     async def renew(self, now: float, call: str) -> bool:
         with self._played(now):

@@ -22,7 +22,7 @@ from agentrt import Agent, AgentState, Toolkit
 from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout, Transient
 from agentrt.event import CustomEvent
 from agentrt.message import TextBlock, ToolCallBlock
-from agentrt.middleware import MiddlewareBase, RateLimitMiddleware, RedisStore, RetryMiddleware
+from agentrt.middleware import MiddlewareBase, RateLimitMiddleware, RedisLimitStore, RetryMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, OpenAIChatModel, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt_middleware.rate_limit import middleware as rate_limit
@@ -841,9 +841,9 @@ def test_a_cancelled_head_makes_way_for_the_next(backend: str) -> None:
         ({"tokens_per_minute": 10**400}, "tokens_per_minute=...) must be at most 1e+12, not 1000"),
         (
             {"store": "redis://:hidden@localhost"},
-            "must be a RedisStore, or have its lease_seconds, take, renew, end and block",
+            "must be a RedisLimitStore, or have its lease_seconds, take, renew, end and block",
         ),
-        ({"store": RedisStore}, "and block, not the class RedisStore: make an instance"),
+        ({"store": RedisLimitStore}, "and block, not the class RedisLimitStore: make an instance"),
         ({"key": ["orders"]}, "key=...) must be a str that is not empty, not ['orders']"),
         ({"on_store_error": "maybe"}, '"local", "open" or "closed", not \'maybe\''),
     ],

@@ -20,7 +20,7 @@ import pytest
 from agentrt import Agent, AgentState
 from agentrt.errors import ConfigError, RateLimitTimeout
 from agentrt.event import CustomEvent
-from agentrt.middleware import RateLimitMiddleware, RedisStore
+from agentrt.middleware import RateLimitMiddleware, RedisLimitStore
 from agentrt.model import ScriptedChatModel
 from agentrt_middleware.rate_limit import distributed
 from agentrt_middleware.rate_limit.distributed import SharedLimiter
@@ -80,7 +80,7 @@ async def redis(url: str) -> AsyncIterator[Any]:
 async def test_one_process_does_not_get_what_another_has_used(
     url: str, limits: RateLimits, taken: list[float], seconds: float
 ) -> None:
-    key, one, other = next(keys), RedisStore(url), RedisStore(url)
+    key, one, other = next(keys), RedisLimitStore(url), RedisLimitStore(url)
     for number, tokens in enumerate(taken):
         assert await one.take(key, limits, tokens, f"lease-{number}") is None
     refusal = await other.take(key, limits, 150, "other")
@@ -91,7 +91,7 @@ async def test_one_process_does_not_get_what_another_has_used(
 
 
 async def test_tokens_are_refunded_and_owed_across_processes(url: str) -> None:
-    key, limits, store = next(keys), RateLimits(tokens_per_minute=600), RedisStore(url)
+    key, limits, store = next(keys), RateLimits(tokens_per_minute=600), RedisLimitStore(url)
     assert await store.take(key, limits, 600, "first") is None
     await store.end(key, limits, "first", -500)
     assert await store.take(key, limits, 400, "second") is None
@@ -103,7 +103,7 @@ async def test_tokens_are_refunded_and_owed_across_processes(url: str) -> None:
 
 @pytest.mark.parametrize("limits", [RateLimits(tokens_per_minute=60), RateLimits(0.01, 3, 60, 4)], ids=str)
 async def test_an_open_calls_tokens_are_known_until_they_have_drained(url: str, redis: Any, limits: RateLimits) -> None:
-    key, store = next(keys), RedisStore(url)
+    key, store = next(keys), RedisLimitStore(url)
     assert await store.take(key, limits, 6_000, "first") is None
     assert await store.take(key, limits, 30, "second") is not None
     async for name in redis.scan_iter(f"agentrt:limit:{{{key}}}:*"):
@@ -112,15 +112,15 @@ async def test_an_open_calls_tokens_are_known_until_they_have_drained(url: str, 
 
 async def test_a_retry_after_holds_the_calls_of_all_processes(url: str) -> None:
     key, limits = next(keys), RateLimits(max_concurrency=3)
-    await RedisStore(url).block(key, limits, 40)
-    refusal = await RedisStore(url).take(key, limits, 0, "other")
+    await RedisLimitStore(url).block(key, limits, 40)
+    refusal = await RedisLimitStore(url).take(key, limits, 0, "other")
     assert refusal is not None
     assert (refusal.reason, round(refusal.seconds)) == ("retry_after", 40)
 
 
 async def test_a_place_comes_back_at_the_end_or_when_the_lease_expires(url: str) -> None:
     key, limits = next(keys), RateLimits(max_concurrency=1)
-    patient, hasty = RedisStore(url), RedisStore(url, lease_seconds=0.03)
+    patient, hasty = RedisLimitStore(url), RedisLimitStore(url, lease_seconds=0.03)
     assert await patient.take(key, limits, 0, "first") is None
     assert await hasty.take(key, limits, 0, "second") is not None
     await patient.end(key, limits, "first", 0)
@@ -132,7 +132,7 @@ async def test_a_place_comes_back_at_the_end_or_when_the_lease_expires(url: str)
 @pytest.mark.slow
 async def test_a_call_that_is_renewed_keeps_its_place(url: str) -> None:
     key, limits = next(keys), RateLimits(max_concurrency=1)
-    hasty, patient = RedisStore(url, lease_seconds=2), RedisStore(url)
+    hasty, patient = RedisLimitStore(url, lease_seconds=2), RedisLimitStore(url)
     assert await hasty.take(key, limits, 0, "first") is None
     assert await patient.renew(key, limits, "first")
     await anyio.sleep(2.1)
@@ -143,7 +143,7 @@ async def test_a_call_that_is_renewed_keeps_its_place(url: str) -> None:
 
 async def test_a_call_that_lost_its_place_counts_again_over_the_limit(url: str) -> None:
     key, limits = next(keys), RateLimits(max_concurrency=1)
-    hasty, patient = RedisStore(url, lease_seconds=0.03), RedisStore(url)
+    hasty, patient = RedisLimitStore(url, lease_seconds=0.03), RedisLimitStore(url)
     assert await hasty.take(key, limits, 0, "first") is None
     await anyio.sleep(0.04)
     assert await patient.take(key, limits, 0, "second") is None
@@ -154,7 +154,7 @@ async def test_a_call_that_lost_its_place_counts_again_over_the_limit(url: str) 
 
 async def test_a_long_lease_outlives_a_short_one_of_the_same_limit(url: str) -> None:
     key, limits = next(keys), RateLimits(max_concurrency=2)
-    hasty, patient = RedisStore(url, lease_seconds=0.03), RedisStore(url)
+    hasty, patient = RedisLimitStore(url, lease_seconds=0.03), RedisLimitStore(url)
     assert await patient.take(key, limits, 0, "first") is None
     assert await hasty.take(key, limits, 0, "second") is None
     await anyio.sleep(0.04)
@@ -164,7 +164,7 @@ async def test_a_long_lease_outlives_a_short_one_of_the_same_limit(url: str) -> 
 
 async def test_a_call_that_outlives_its_lease_counts_its_tokens_once(url: str) -> None:
     # So few that none come back while a busy machine takes its time.
-    key, limits, store = next(keys), RateLimits(tokens_per_minute=6), RedisStore(url, lease_seconds=0.03)
+    key, limits, store = next(keys), RateLimits(tokens_per_minute=6), RedisLimitStore(url, lease_seconds=0.03)
     assert await store.take(key, limits, 6, "first") is None
     await anyio.sleep(0.04)
     assert await store.take(key, limits, 1, "second") is not None
@@ -175,7 +175,7 @@ async def test_a_call_that_outlives_its_lease_counts_its_tokens_once(url: str) -
 
 
 async def test_setting_the_server_clock_back_prolongs_no_lease(url: str, redis: Any) -> None:
-    key, limits, store = next(keys), RateLimits(max_concurrency=2), RedisStore(url)
+    key, limits, store = next(keys), RateLimits(max_concurrency=2), RedisLimitStore(url)
     assert await store.take(key, limits, 0, "first") is None
     usage, leases = (f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases"))
     await redis.hincrbyfloat(usage, "at", 3600)
@@ -189,7 +189,7 @@ async def test_setting_the_server_clock_back_prolongs_no_lease(url: str, redis: 
     "options", [{"requests_per_minute": 1e-20}, {"min_interval": 1e12}, {"tokens_per_minute": 1e12}]
 )
 async def test_the_longest_and_the_largest_limits_are_kept_as_well(url: str, options: Any, redis: Any) -> None:
-    key, limits, store = next(keys), RateLimits(**options), RedisStore(url, lease_seconds=0.001)
+    key, limits, store = next(keys), RateLimits(**options), RedisLimitStore(url, lease_seconds=0.001)
     assert await store.take(key, limits, 1e12, "first") is None
     usage = f"agentrt:limit:{{{key}}}:usage"
     try:
@@ -200,7 +200,7 @@ async def test_the_longest_and_the_largest_limits_are_kept_as_well(url: str, opt
 
 
 async def test_setting_the_server_clock_back_keeps_no_call_waiting(url: str, redis: Any) -> None:
-    key, limits, store = next(keys), RateLimits(min_interval=20, requests_per_minute=100), RedisStore(url)
+    key, limits, store = next(keys), RateLimits(min_interval=20, requests_per_minute=100), RedisLimitStore(url)
     assert await store.take(key, limits, 0, "first") is None
     usage = f"agentrt:limit:{{{key}}}:usage"
     for name in ("at", "next_start", "blocked_until"):
@@ -211,7 +211,7 @@ async def test_setting_the_server_clock_back_keeps_no_call_waiting(url: str, red
 
 
 async def test_keys_expire_when_nothing_is_in_use_any_more(url: str, redis: Any) -> None:
-    key, limits, store = next(keys), RateLimits(0.1, requests_per_minute=60), RedisStore(url)
+    key, limits, store = next(keys), RateLimits(0.1, requests_per_minute=60), RedisLimitStore(url)
     await store.take(key, limits, 0, "first")
     usage, leases = (f"agentrt:limit:{{{key}}}:{name}" for name in ("usage", "leases"))
     assert 740 < await redis.ttl(leases) <= 750  # its end may come ten minutes after its lease
@@ -223,9 +223,9 @@ async def test_keys_expire_when_nothing_is_in_use_any_more(url: str, redis: Any)
 
 async def test_one_process_asks_for_one_call_at_a_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asking, most, questions = 0, 0, 0
-    take = RedisStore.take
+    take = RedisLimitStore.take
 
-    async def counted(self: RedisStore, *arguments: Any) -> Any:
+    async def counted(self: RedisLimitStore, *arguments: Any) -> Any:
         nonlocal asking, most, questions
         asking += 1
         most, questions = max(most, asking), questions + 1
@@ -234,8 +234,8 @@ async def test_one_process_asks_for_one_call_at_a_time(url: str, monkeypatch: py
         finally:
             asking -= 1
 
-    monkeypatch.setattr(RedisStore, "take", counted)
-    limiter = SharedLimiter(RateLimits(min_interval=0.02), RedisStore(url), next(keys))
+    monkeypatch.setattr(RedisLimitStore, "take", counted)
+    limiter = SharedLimiter(RateLimits(min_interval=0.02), RedisLimitStore(url), next(keys))
     async with anyio.create_task_group() as group:
         for _ in range(10):
             group.start_soon(limiter.acquire)
@@ -244,7 +244,7 @@ async def test_one_process_asks_for_one_call_at_a_time(url: str, monkeypatch: py
 
 
 async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
-    limiter = SharedLimiter(RateLimits(max_concurrency=1), RedisStore(url), next(keys))
+    limiter = SharedLimiter(RateLimits(max_concurrency=1), RedisLimitStore(url), next(keys))
     for checkpoints in range(0, 40, 3):
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
@@ -267,7 +267,7 @@ async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
 async def test_a_place_an_idle_process_could_not_return_expires(
     server: RedisServer,
 ) -> None:
-    key, limits, store = next(keys), RateLimits(max_concurrency=1), RedisStore(server.url, lease_seconds=LEASE)
+    key, limits, store = next(keys), RateLimits(max_concurrency=1), RedisLimitStore(server.url, lease_seconds=LEASE)
     limiter = SharedLimiter(limits, store, key)
     lease = await limiter.acquire()
     server.send(signal.SIGSTOP)
@@ -277,7 +277,7 @@ async def test_a_place_an_idle_process_could_not_return_expires(
     await granted(store, key, "other")
 
 
-async def granted(store: RedisStore, key: str, lease: str) -> None:
+async def granted(store: RedisLimitStore, key: str, lease: str) -> None:
     with anyio.fail_after(PATIENCE):
         while await store.take(key, RateLimits(max_concurrency=1), 0, lease) is not None:  # noqa: ASYNC110  # Redis tells nobody
             await anyio.sleep(0.02)
@@ -320,7 +320,7 @@ class Holder:
 async def test_a_reading_process_keeps_its_place_a_stopped_does_not(
     url: str, backend: str, fault: signal.Signals, anyio_backend: str
 ) -> None:
-    key, store, one = next(keys), RedisStore(url), RateLimits(max_concurrency=1)
+    key, store, one = next(keys), RedisLimitStore(url), RateLimits(max_concurrency=1)
     with closing(Holder(backend, url, key)) as holder:
         await anyio.to_thread.run_sync(holder.read_pieces_for, 2 * LEASE)
         assert await store.take(key, one, 0, "other") is not None
@@ -339,7 +339,7 @@ def messages_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def agent_on(url: str, policy: Any, **options: Any) -> Agent:
-    layer = RateLimitMiddleware(key=next(keys), store=RedisStore(url), on_store_error=policy, **options)
+    layer = RateLimitMiddleware(key=next(keys), store=RedisLimitStore(url), on_store_error=policy, **options)
     return Agent("a", model=ScriptedChatModel(repeat("Hello.")), middlewares=[layer])
 
 
@@ -398,7 +398,7 @@ async def test_when_redis_is_back_the_limits_are_shared_again(
 
 
 def test_a_password_in_the_url_is_not_shown() -> None:
-    store = RedisStore("redis://:canary@127.0.0.1:1/0")
+    store = RedisLimitStore("redis://:canary@127.0.0.1:1/0")
     assert "canary" not in repr(store)
 
 
@@ -412,14 +412,14 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 )
 def test_an_invalid_store_is_refused_at_construction(arguments: Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as caught:
-        RedisStore(*arguments)
+        RedisLimitStore(*arguments)
     assert "canary" not in str(caught.value)
 
 
 def test_without_coredis_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "coredis", None)
     with pytest.raises(ConfigError, match=r"agentrt\[redis\]"):
-        RedisStore("redis://127.0.0.1")
+        RedisLimitStore("redis://127.0.0.1")
 
 
 @pytest.mark.slow
