@@ -12,7 +12,7 @@ import pytest
 
 from agentrt import Agent, AgentState, Msg, UserMsg
 from agentrt.agent import AgentBase, ContextConfig, ReActAgent, ReActConfig, UserAgent
-from agentrt.errors import ConfigError, UnknownKeywordError, UsageError, WrongCallError
+from agentrt.errors import ConfigError, InvalidInputError, UnknownKeywordError, UsageError, WrongCallError
 from agentrt.keywords import compute_missing, suggest_arguments, suggest_attributes, suggest_keywords
 from agentrt.memory import LongTermMemory
 from agentrt.middleware import RateLimitMiddleware, RetryMiddleware
@@ -364,3 +364,32 @@ def test_class_of_another_module_is_refused_with_its_place():
 def test_store_of_another_kind_is_refused_with_its_module(misuse):
     with pytest.raises(ConfigError, match=r"of agentrt\.(state|rag)\."):
         misuse()
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [lambda agent: agent.middlewares.append(RetryMiddleware()), lambda agent: setattr(agent, "middlewares", [])],
+)
+def test_middlewares_of_an_agent_say_how_to_get_others(misuse):
+    agent = Agent("a", model=ScriptedChatModel([]))
+    with pytest.raises(AttributeError, match=r"write agent = agent\.with_middlewares\(\["):
+        misuse(agent)
+    assert agent.middlewares == ()
+
+
+def test_state_store_may_be_named_by_its_url(tmp_path):
+    agent = Agent("a", model=ScriptedChatModel([]), state_store=f"sqlite:{tmp_path / 'x.db'}")
+    assert isinstance(agent.state_store, SQLiteStore)
+    with pytest.raises(ConfigError, match=r"'x\.db' is not the URL of a store: write "):
+        Agent("a", model=ScriptedChatModel([]), state_store="x.db")
+
+
+def test_missing_key_names_the_model(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="OpenAIChatModel has no API key for 'gpt-5': set OPENAI_API_KEY"):
+        Agent("a", model="openai:gpt-5")
+
+
+def test_truth_value_is_no_answer_to_a_question():
+    with pytest.raises(InvalidInputError, match=r"not True: answer with .* question = agent\.waiting\(\)"):
+        Agent("a", model=ScriptedChatModel([])).run_sync(True)

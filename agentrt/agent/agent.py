@@ -18,6 +18,7 @@ from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_metho
 from agentrt.agent.overrides.reply_override import OverriddenLoopReply, reply_by_loop
 from agentrt.agent.peer_words import AGENT_ATTRIBUTES, AGENT_KEYWORDS, REPLY_KEYWORDS
 from agentrt.agent.validation import (
+    as_state_store,
     check_assigned,
     check_is_list,
     check_options,
@@ -153,7 +154,7 @@ class Agent(ReActAgentBase):
         *,
         tools: Sequence[ToolLike] | None = None,
         state: AgentState | None = None,
-        state_store: StateStore | None = None,
+        state_store: StateStore | str | None = None,
         react_config: ReActConfig | None = None,
         context_config: ContextConfig | None = None,
         when_busy: WhenBusy = "raise",
@@ -161,7 +162,7 @@ class Agent(ReActAgentBase):
         probe: Probe | None = None,
     ) -> None:
         check_parts(name, system_prompt, model, when_busy)
-        check_options(state, state_store, react_config, context_config, workspace)
+        check_options(state, react_config, context_config, workspace)
         self._refuse_steps()
         super().__init__(name=name, middlewares=middlewares, probe=probe)
         self.system_prompt = system_prompt
@@ -172,7 +173,7 @@ class Agent(ReActAgentBase):
         self.react_config = react_config or ReActConfig()
         self.context_config = context_config or ContextConfig()
         self.when_busy = when_busy
-        self.state_store = state_store
+        self.state_store = as_state_store("Agent", state_store)
         if workspace is not None:
             self.workspace = workspace
         if state is not None:

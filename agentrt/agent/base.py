@@ -21,6 +21,7 @@ from agentrt.agent.hook_registry import (
     registered_hooks,
 )
 from agentrt.agent.initialization import check_initialized, refuse_before_init
+from agentrt.agent.layers import CHAINS_ARE_BUILT, Layers
 from agentrt.agent.overrides.custom_reply import (
     CustomRun,
     OverriddenReply,
@@ -128,6 +129,10 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     def middlewares(self) -> tuple[MiddlewareBase, ...]:
         """The middlewares that this agent was built with, outermost first; `with_middlewares` takes others."""
         return self._compiled.middlewares
+
+    @middlewares.setter
+    def middlewares(self, middlewares: object) -> None:
+        raise AttributeError(f"agent.middlewares cannot be set: {CHAINS_ARE_BUILT}")
 
     @property
     def probe(self) -> Probe | None:
@@ -269,7 +274,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         probe: Probe | None,
         tools: tuple[tuple[object, ...], ...] = (),
     ) -> None:
-        self._compiled = _Compiled(middlewares, tools, self._overridden_methods(), lineage, probe)
+        self._compiled = _Compiled(Layers(middlewares), tools, self._overridden_methods(), lineage, probe)
         self._compile_chains()
         self._install()
 

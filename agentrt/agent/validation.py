@@ -8,7 +8,8 @@ from agentrt.errors import ConfigError, MiddlewareConfigError, ToolConfigError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import Msg
 from agentrt.model_interface import ChatModelBase
-from agentrt.state import AgentState
+from agentrt.state import AgentState, StateStore
+from agentrt.state import state_store as state_store_at
 from agentrt.state.state import has_session_id
 from agentrt.text import repr_of, repr_with_module, whole_characters
 from agentrt.tool import ToolBase, Toolkit
@@ -17,6 +18,7 @@ from agentrt.types import ContextConfig, PermissionContext, ReActConfig
 from agentrt.workspace import FileSystemBase
 
 __all__ = [
+    "as_state_store",
     "check_agent_name",
     "check_assigned",
     "check_is_list",
@@ -24,7 +26,6 @@ __all__ = [
     "check_parts",
     "check_probe",
     "check_state",
-    "check_state_store",
     "check_use",
     "make_toolkit",
 ]
@@ -155,13 +156,10 @@ def check_assigned(name: str, model: object, toolkit: object) -> None:
         raise ConfigError(f"the toolkit of agent {name!r} was set to a list: write agent.toolkit = Toolkit([...])")
 
 
-def check_options(
-    state: object, state_store: object, react_config: object, context_config: object, workspace: object
-) -> None:
+def check_options(state: object, react_config: object, context_config: object, workspace: object) -> None:
     """Raise `ConfigError` for an option of an `Agent` that is neither `None` nor what it must be."""
     if state is not None:
         check_state(state)
-    check_state_store("Agent", state_store)
     if react_config is not None and not isinstance(react_config, ReActConfig):
         raise ConfigError(
             f"Agent(react_config=...) must be a ReActConfig, not {repr_of(react_config)}: "
@@ -178,14 +176,17 @@ def check_options(
         )
 
 
-def check_state_store(owner: str, store: object) -> None:
-    """Raise `ConfigError` for what is neither `None` nor keeps the states of conversations."""
+def as_state_store(owner: str, store: Any) -> StateStore | None:
+    """Return the store, which a URL may name; raises `ConfigError` for what keeps no states of conversations."""
+    if isinstance(store, str):
+        return state_store_at(store)
     _refuse_class("state_store", store, owner)
     if store is not None and not (hasattr(store, "save") and hasattr(store, "load")):
         raise ConfigError(
             f"{owner}(state_store=...) must have `save` and `load`, which {repr_with_module(store)} "
             f"lacks: write FileStateStore(folder) of agentrt.state, or a class of your own"
         )
+    return store  # type: ignore[no-any-return]  # it has the methods
 
 
 def check_state(state: object) -> None:

@@ -3,11 +3,13 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 
+from agentrt.agent import AgentBase
 from agentrt.console.folder_tools import folder_tools
 from agentrt.errors import ConfigError
 from agentrt.model import ChatModelBase, RulesChatModel
@@ -104,6 +106,13 @@ def load_object(spec: str, *, example: str = _TOOLS_EXAMPLE) -> Any:
     try:
         return attrgetter(name)(module)
     except AttributeError as error:
-        public = ", ".join(attribute for attribute in vars(module) if not attribute.startswith("_"))
+        public = [attribute for attribute in vars(module) if not attribute.startswith("_")]
+        agents = [attribute for attribute in public if isinstance(getattr(module, attribute), AgentBase)]
+        matches = get_close_matches(name, agents or public, 1)
+        guess = f"; did you mean {matches[0]!r}?" if matches else ""
+        its_agents = f"; its agents are {', '.join(agents)}" if agents else ""
         path = getattr(module, "__file__", None) or "the interpreter itself"
-        raise ConfigError(f"{module_name!r} has no {name!r}; it has {public or 'nothing'} (found in {path})") from error
+        raise ConfigError(
+            f"{module_name!r} has no {name!r}{guess}{its_agents}; it has {', '.join(public) or 'nothing'} "
+            f"(found in {path})"
+        ) from error

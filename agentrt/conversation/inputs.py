@@ -101,7 +101,7 @@ def as_message(value: Any, taker: str = "an agent") -> Msg:
         )
     # An event is named by its kind: a layer or a listener most likely passed on what it read.
     what = f"an event, {type(value).__name__}" if isinstance(value, AgentEvent) else repr_of(value)
-    remedy = _ANSWER_REMEDY if isinstance(value, (ConfirmResult, RequireUserConfirmEvent)) else ""
+    remedy = _ANSWER_REMEDY if isinstance(value, (bool, ConfirmResult, RequireUserConfirmEvent)) else ""
     raise InvalidInputError(
         f"{taker} takes a str, a Msg, a dict such as {_EXAMPLE}, or a list of these, not {what}{remedy}"
     )

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar, overload
 import anyio
 
 from agentrt.agent import Agent, AgentInput, ReplyStream
-from agentrt.agent.validation import check_state_store
+from agentrt.agent.validation import as_state_store
 from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.concurrency.reaper import Reaper
@@ -58,7 +58,7 @@ class Handoffs:
         *,
         start: str | Agent | None = None,
         state: AgentState | None = None,
-        state_store: StateStore | None = None,
+        state_store: StateStore | str | None = None,
         history: HandoffHistory = "text",
         max_handoffs: int = 8,
     ) -> None:
@@ -66,8 +66,8 @@ class Handoffs:
         self._start = check_start(start, members)
         if state is None:
             state = AgentState(permission_context=common_permissions(members.values()))
-        check_state_store(type(self).__name__, state_store)
-        store = common_store(members.values()) if state_store is None else state_store
+        own_store = as_state_store(type(self).__name__, state_store)
+        store = common_store(members.values()) if own_store is None else own_store
         self._agents = {}
         # The beginning of each prompt is what the others learn of an agent: most prompts begin with who it is.
         descriptions = {name: one_line(agent.system_prompt, _MAX_DESCRIPTION) for name, agent in members.items()}

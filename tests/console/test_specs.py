@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from agentrt.console.specs import load_mcp_servers, load_model, load_toolkit
+from agentrt.console.specs import load_mcp_servers, load_model, load_object, load_toolkit
 from agentrt.errors import ConfigError
 from agentrt.model import RulesChatModel
 
@@ -122,3 +122,11 @@ def test_mcp_servers_are_commands_urls_and_files(tmp_path):
     assert (toolsets[0]._command, toolsets[1]._url) == (["uvx", "my server", "--fast"], "https://example.com/mcp")
     with pytest.raises(ConfigError, match="must be a list of str"):
         load_mcp_servers([""])
+
+
+def test_misspelt_agent_is_answered_with_the_agents(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    program = "from agentrt import Agent\nfrom agentrt.model import RulesChatModel\nagent = Agent('a', model=RulesChatModel())"
+    (tmp_path / "own_app.py").write_text(program, encoding="utf-8")
+    with pytest.raises(ConfigError, match="has no 'agnt'; did you mean 'agent'[?]; its agents are agent; it has Agent"):
+        load_object("own_app:agnt")

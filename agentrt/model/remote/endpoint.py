@@ -76,7 +76,7 @@ class RemoteEndpoint:
         self.max_bytes = connection.get("max_bytes", MAX_BYTES)
         self._import_sdk()
         key_variable = connection.get("key_variable", self._key_variable)
-        self._key = read_key(connection.get("api_key"), key_variable, cls)
+        self._key = read_key(connection.get("api_key"), key_variable, cls, model)
         # Wrapped, so that `vars(model)` does not show what may be secret.
         headers = connection.get("extra_headers") or {}
         self._extra_headers = {name: pydantic.SecretStr(value) for name, value in headers.items()}

@@ -217,7 +217,9 @@ def _url_without_secrets(url: str) -> str:
     return re.sub(r"^([^/]*://)?.*@", r"\1", address, flags=re.DOTALL)
 
 
-def read_key(option: "str | pydantic.SecretStr | None", variable: str | None, cls: str) -> "pydantic.SecretStr":
+def read_key(
+    option: "str | pydantic.SecretStr | None", variable: str | None, cls: str, model: str
+) -> "pydantic.SecretStr":
     """Return the key that was given, or else the environment's; raises `ConfigError` if it is missing or wrong.
 
     No message shows the key, not even a wrong one: it may be the right one with a typing error.
@@ -228,7 +230,9 @@ def read_key(option: "str | pydantic.SecretStr | None", variable: str | None, cl
     text = (key.get_secret_value() if isinstance(key, pydantic.SecretStr) else key).strip()
     remedy = f"set {variable} or give api_key=..." if variable else "give api_key=..."
     if not text:
-        raise ConfigError(f"{cls} has no API key: {remedy} (any word will do for a server that asks for none)")
+        raise ConfigError(
+            f"{cls} has no API key for {model!r:.100}: {remedy} (any word will do for a server that asks for none)"
+        )
     # A header cannot hold such characters, and the HTTP client would say so with the key in its message.
     if not (text.isascii() and text.isprintable()) or " " in text:
         raise ConfigError(f"{cls}'s API key has characters that no key can have: {remedy} again")

@@ -167,7 +167,7 @@ class Connection:
                     f"{command!r:.300} cannot be run ({type(self._error).__name__}): install it, or give its path"
                 )
             code = "" if target.exit_code is None else f"; it ended with the exit code {target.exit_code}"
-            last = f"; the last line of its standard error is {target.last_line!r:.600}" if target.last_line else ""
+            last = f"; its standard error ends with {target.last_lines!r:.1200}" if target.last_lines else ""
             return f"the MCP server {self._name!r}, started by {command!r:.300}, {problem}{code}{last}"
         if isinstance(target, ServerURL):
             where = f"the MCP server {self._name!r} at {target.shown_url}"

@@ -31,6 +31,7 @@ MAX_MESSAGE = 16_000_000
 _INHERITED = ("PATH", "HOME", "LANG")
 _WINDOWS_INHERITED = ("SYSTEMROOT", "SYSTEMDRIVE", "PATHEXT", "TEMP", "USERPROFILE")  # without which nothing starts
 _LAST_LINES = 20
+_SHOWN_LINES = 8
 _SECONDS_TO_END = 2.0
 _SECONDS_BETWEEN_LOOKS = 0.25
 _GROUP_SECONDS = 0.5
@@ -55,11 +56,11 @@ class ServerProcess:
         self._guard = GroupGuard()
 
     @property
-    def last_line(self) -> str:
-        """The last line of its standard error that is not blank."""
-        # Many servers end with a blank line, and put the reason before it.
-        lines = [line for line in self._last_lines if line.strip()]
-        return one_line(clean_text(lines[-1])) if lines else ""
+    def last_lines(self) -> str:
+        """The last lines of its standard error that are not blank, with " / " between them."""
+        # Several, since the reason is seldom in the last one: npm ends with where its log is.
+        lines = [one_line(clean_text(line), 300) for line in self._last_lines if line.strip()]
+        return " / ".join(lines[-_SHOWN_LINES:])
 
     @property
     def shown_command(self) -> str:
