@@ -52,6 +52,9 @@ def test_written_limits_are_the_calls_of_today(monkeypatch: pytest.MonkeyPatch, 
     (tmp_path / "limits.json").write_text('{"3.0": {"W1": 7}}', encoding="utf-8")
     write_limits()
     tables = json.loads((tmp_path / "limits.json").read_text(encoding="utf-8"))
-    rows = count_rows(["W1"])
-    assert tables == {"3.0": {"W1": 7}, limits.VERSION: {name_of(row): round(row.agentrt, 3) for row in rows}}
+    rows = count_rows(["W1"])  # again: the letters of an id are not always made by as many calls
+    assert tables == {
+        "3.0": {"W1": 7},
+        limits.VERSION: {name_of(row): pytest.approx(row.agentrt, rel=0.02) for row in rows},
+    }
     assert excesses(rows, read_limits()) == []

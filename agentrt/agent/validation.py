@@ -179,7 +179,10 @@ def check_options(state: object, react_config: object, context_config: object, w
 def as_state_store(owner: str, store: Any) -> StateStore | None:
     """Return the store, which a URL may name; raises `ConfigError` for what keeps no states of conversations."""
     if isinstance(store, str):
-        return state_store_at(store)
+        try:
+            return state_store_at(store)
+        except ConfigError as error:
+            raise ConfigError(f"{owner}(state_store=...): {error}") from error
     _refuse_class("state_store", store, owner)
     if store is not None and not (hasattr(store, "save") and hasattr(store, "load")):
         raise ConfigError(
