@@ -471,6 +471,15 @@ class MiddlewareBase:
         """
         return ()
 
+    def identify(self, agent: Any) -> Mapping[str, str]:
+        """Return for whom the reply that begins is, by names of this middleware's own, such as `{"owner": "ann"}`.
+
+        Asked once for each reply, after the layers of `on_reply` have set its `deps`, or when the middleware first
+        looks at `agent.run.identity(self)`. It is saved with the reply, and stays so when another user answers
+        its questions.
+        """
+        return {}
+
     # `agent` and `input_kwargs` are `Any` so that a subclass may narrow them. Items are typed by their base class here,
     # so that a subclass may name it or `AnyEvent`. The hooks are plain functions that return what `next_handler` gives,
     # so that `super().on_reply(...)` passes everything through without a frame of its own.

@@ -67,8 +67,16 @@ class Chains:
         raise AttributeError(f"chains are frozen: {name!r} cannot be set; build another agent instead")
 
     def name_of(self, middleware: object) -> str:
-        """Return the middleware's key, for display."""
-        return self._keys[id(middleware)]
+        """Return the middleware's key, for display.
+
+        Raises `ChainError` for a middleware that is not in these chains.
+        """
+        key = self._keys.get(id(middleware))
+        if key is None:
+            raise ChainError(
+                f"{type(middleware).__name__} is not among this agent's middlewares, so it keeps no data here"
+            )
+        return key
 
     def key_of(self, middleware: object) -> str:
         """Return the key under which the middleware's own data is kept.
@@ -76,13 +84,8 @@ class Chains:
         Warns when only the list order tells two middlewares of one class apart, since a changed list would then give
         one the data of the other. Raises `ChainError` for a middleware that is not in these chains.
         """
-        number = id(middleware)
-        key = self._keys.get(number)
-        if key is None:
-            raise ChainError(
-                f"{type(middleware).__name__} is not among this agent's middlewares, so it keeps no data here"
-            )
-        if number in self._keyed_by_order:
+        key = self.name_of(middleware)
+        if id(middleware) in self._keyed_by_order:
             warnings.warn(
                 f"two {type(middleware).__name__} middlewares store data under keys that depend on their order: "
                 f"set `key` on each",

@@ -1,6 +1,7 @@
 """The reply in progress, as the loop sees it."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from threading import get_ident
 from time import time_ns
 from types import CodeType
@@ -10,10 +11,14 @@ from agentrt.concurrency.background_task import enclosing_replies
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.concurrency.interrupt_trio import create_interruption
 from agentrt.concurrency.mailbox import Mailbox
-from agentrt.conversation.progress import ReplyProgress
+from agentrt.conversation.progress import Origin, ReplyProgress
 from agentrt.conversation.turns import Claim
+from agentrt.errors import ChainContractError, UsageError
+from agentrt.hooks import MiddlewareBase
+from agentrt.state import ReplyContext
+from agentrt.text import repr_of
 from agentrt.tool import Toolkit
-from agentrt.types import FinishedReason
+from agentrt.types import FinishedReason, JSONObject
 
 __all__ = ["ReplyRun"]
 
@@ -23,7 +28,8 @@ class ReplyRun:
 
     `agent` is the conversation, and `parent` the reply in whose tool this one was asked for. `is_unseen` says that
     nobody sees an event of its core before the reply is over, so that none need be seen at once. `scratch` holds the
-    data of middlewares, by their `id()`. `examined` holds the hooks that have emitted, so that not every event of one
+    data of middlewares, by their `id()`. `identities` and `middleware_data` are what is saved of them with the reply.
+    `examined` holds the hooks that have emitted, so that not every event of one
     has its frames walked.
     """
 
@@ -46,16 +52,61 @@ class ReplyRun:
         self.mailbox = Mailbox()
         self.progress = ReplyProgress(claim, sequence, toolkit)
         self.scratch: dict[int, dict[str, Any]] = {}
+        self.identities: dict[str, dict[str, str] | None] = {}
+        self.middleware_data: dict[str, JSONObject] = {}
         self.thread = get_ident()
 
     now = staticmethod(time_ns)
     """The clock, in nanoseconds since the epoch."""
+
+    def restore(self, context: ReplyContext) -> None:
+        """Take up a reply where it was left."""
+        self.identities, self.middleware_data = context.identities, context.middleware_data
+        self.progress.restore(context)
 
     @property
     def enclosing_replies(self) -> tuple[Hashable, ...]:
         """The replies that its tools work for: those that the current task works for, and this one."""
         enclosing = enclosing_replies.get()
         return enclosing if self in enclosing else (*enclosing, self)
+
+    def identify(self) -> None:
+        """Ask each layer that identifies for whom the reply is, as it begins."""
+        for middleware in self.agent.chains.middlewares:
+            if type(middleware).identify is not MiddlewareBase.identify:
+                # A layer that cannot say is asked again when it needs to know, so that it handles its error itself.
+                with suppress(Exception):
+                    self.identity(middleware)
+
+    def identity(self, middleware: MiddlewareBase) -> Mapping[str, str]:
+        """Return what the layer said of the reply when it began, or else what it says now."""
+        if self.parent is not None and self.agent.lineage.is_inherited(middleware):
+            above: ReplyRun | None = self.parent
+            while above is not None:
+                if any(layer is middleware for layer in above.agent.chains.middlewares):
+                    return above.identity(middleware)
+                above = above.parent
+        key = self.agent.chains.name_of(middleware)
+        known = self.identities.get(key)
+        if known is not None:
+            return known
+        if key in self.identities and self.progress.origin is not Origin.INPUT:
+            # The caller of now may be another user.
+            raise UsageError(
+                f"{type(middleware).__name__}.identify() failed when the reply {self.id!r} began, and is not called "
+                f"again now that it has resumed"
+            )
+        self.identities[key] = None
+        identity: object = middleware.identify(self.agent)
+        if not isinstance(identity, Mapping) or not all(
+            isinstance(name, str) and isinstance(value, str) for name, value in identity.items()
+        ):
+            raise ChainContractError(
+                f"{type(middleware).__name__}.identify() must return a dict of str by str, which is saved with the "
+                f"reply, not {repr_of(identity)}"
+            )
+        known = self.identities[key] = dict(identity)
+        return known
 
     def new_id(self) -> str:
         """Return an id that nothing else in this reply has."""

@@ -1,6 +1,6 @@
 """The reply in progress, as middlewares and tools see it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import currentframe
 from threading import get_ident
 from typing import Any, NoReturn, TypeVar, get_args, overload
@@ -23,7 +23,7 @@ from agentrt.decoding.internal_call import (
 )
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
-from agentrt.hooks import NextModelCall
+from agentrt.hooks import MiddlewareBase, NextModelCall
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.model_interface import ChatModelBase
 from agentrt.model_interface.estimate import CHARACTERS_PER_TOKEN
@@ -185,8 +185,25 @@ class Run:
         return progress.sequence
 
     def scratch(self, middleware: object) -> dict[str, Any]:
-        """Return the middleware's own data of this reply: empty at its start, gone at its end."""
+        """Return the middleware's own data of this reply: empty at its start, gone at its end, and never saved."""
         return self._reply.scratch.setdefault(id(middleware), {})
+
+    def state_of(self, middleware: object) -> dict[str, Any]:
+        """Return the middleware's own data of this reply that is saved with it, as JSON.
+
+        It is empty at its start, and gone at its end. A reply that resumes, in whatever process, has it again. Its id
+        tells less: callers choose it, and may give it to several replies.
+        """
+        return self._reply.middleware_data.setdefault(self.agent.chains.key_of(middleware), {})
+
+    def identity(self, middleware: MiddlewareBase) -> Mapping[str, str]:
+        """Return for whom this reply is, as the middleware's `identify` said when it began.
+
+        It stays so to the end, also where another user answers a question of the reply, in another process. A
+        sub-agent's reply has that of the reply above for each layer that it inherits. Raises what `identify` raises,
+        and `UsageError` in a reply that has resumed if it failed when the reply began.
+        """
+        return self._reply.identity(middleware)
 
     def call_name(self, call_id: str) -> str:
         """Return the name of the tool that the call is for."""

@@ -132,7 +132,7 @@ async def compress_now(agent: ReplyingAgent, instructions: str | None, deps: obj
         else:
             claim.reply_id = unfinished.reply_id
             run = ReplyRun(agent, claim, agent.state.sequence, toolkit_for_reply(agent, unfinished))
-            run.progress.restore(unfinished)
+            run.restore(unfinished)
         run.deps = deps
         agent.live_conversation.begin(run)
         # A stream of one step, since what is interrupted is a step of a stream.

@@ -226,6 +226,6 @@ def _new_run(agent: ReplyingAgent, claim: Claim, unfinished: ReplyContext | None
     if unfinished is not None:
         run.toolkit = agent.live_conversation.round_toolkit or toolkit
         mark_resumed_calls(run.toolkit, unfinished)
-        run.progress.restore(unfinished)
+        run.restore(unfinished)
     agent.live_conversation.begin(run)
     return run

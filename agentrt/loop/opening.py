@@ -71,6 +71,7 @@ def _begin_reply(agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, struct
         check_has_something(agent)
     # Nothing has changed so far, so that an input that is refused can be given again.
     context = begin_context(agent, run)
+    run.identify()
     if structured_schema is not None:
         require_structured_output(agent, context, structured_schema)
     state.context += [message.copy() for message in messages]

@@ -58,7 +58,13 @@ def begin_context(agent: ReplyingAgent, run: ReplyRun) -> ReplyContext:
     progress.open(message)
     if progress.start_event is not None:  # it is out already, since a layer spoke before us
         message.append_event(progress.start_event)
-    return ReplyContext(run.id, message, agent.react_config.max_iters)
+    return ReplyContext(
+        run.id,
+        message,
+        agent.react_config.max_iters,
+        identities=run.identities,
+        middleware_data=run.middleware_data,
+    )
 
 
 def start_event(agent: ReplyingAgent, run: ReplyRun) -> ReplyStartEvent | ReplyResumedEvent:

@@ -181,7 +181,8 @@ class ReplyContext(Strict):
     `kept` is what calls that have begun keep for when they are entered again, by their ids, and `inner` holds what they
     ask, by the paths of the questions. Both are gone with the result of the call. `hidden_calls` are the calls that
     layers have made and no model sees, by their ids, `None` while there are none. `delegations` counts the calls of
-    sub-agents in all of the depth.
+    sub-agents in all of the depth. `identities` says for whom the reply is, as each of the layers has said when it
+    began, and `middleware_data` is what they keep of it; both by the layers' keys.
 
     For runners: `takeovers` counts the processes that died with the reply since there were `known_results` tool results
     that are known, `deaths` is what the queue counted when it was taken over last, and `handed_over` says that its last
@@ -207,6 +208,8 @@ class ReplyContext(Strict):
     decisions: dict[str, CallDecision] = field(default_factory=dict)
     observed: list[Msg] = field(default_factory=list)
     delegations: int = 0
+    identities: dict[str, dict[str, str] | None] = field(default_factory=dict)
+    middleware_data: dict[str, JSONObject] = field(default_factory=dict)
     kept: dict[str, JSONObject] = field(default_factory=dict)
     inner: dict[str, InnerCall] = field(default_factory=dict)
     hidden_calls: dict[str, HiddenCall] | None = None

@@ -135,6 +135,9 @@ class BudgetMiddleware(MiddlewareBase):
     def list_tools(self) -> Sequence[Question]:
         return [self._question] if self.on_exceed == "ask" else []
 
+    def identify(self, agent: AgentBase) -> dict[str, str]:
+        return self._scopes.identify(agent)
+
     def on_wire(self, agent: AgentBase, record: WireRecord) -> None:
         run = agent.run
         if record.kind == "request":

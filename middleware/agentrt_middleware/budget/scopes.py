@@ -5,6 +5,7 @@ from typing import Any
 
 from agentrt.agent import Run
 from agentrt.errors import BudgetExceeded
+from agentrt.hooks import MiddlewareBase
 from agentrt_middleware.budget.account import Ledger
 from agentrt_middleware.budget.admission import AdmittedCall
 from agentrt_middleware.budget.limits import Amounts, Budget, Excess, find_near, limits_for, raised, without
@@ -16,6 +17,7 @@ __all__ = ["OwnerId", "Scopes"]
 OwnerId = str | Callable[[Any], str]
 """Whose the budget is: a str, or a function of the agent that returns one."""
 
+_NOT_AN_OWNER = "returned something else than a str, or an empty one"
 _KEPT_NAMES = 16  # accounts of owners that a conversation remembers to have been announced
 
 
@@ -24,7 +26,7 @@ class Scopes:
 
     def __init__(
         self,
-        layer: object,
+        layer: MiddlewareBase,
         ledger: Ledger,
         owner: Budget | None,
         owner_id: OwnerId | None,
@@ -141,22 +143,24 @@ class Scopes:
                 accounts.setdefault(self.owners.account_of(self._owner_of(run)), run)
         return accounts
 
+    def identify(self, agent: Any) -> dict[str, str]:
+        """Return who pays for the reply that begins; raises `TypeError` for what is not an owner."""
+        if self.owners is None or self._owner_id is None:
+            return {}
+        owner: object = self._owner_id if isinstance(self._owner_id, str) else self._owner_id(agent)
+        if not isinstance(owner, str) or not owner:
+            raise TypeError(_NOT_AN_OWNER)
+        return {"owner": owner}
+
     def _owner_of(self, run: Run) -> str:
         if isinstance(self._owner_id, str):
             return self._owner_id
-        scratch = run.scratch(self._layer)
-        if "owner" not in scratch:  # asked once for each reply, so that it is paid for by one owner
-            assert self._owner_id is not None
-            problem, owner = "returned something else than a str, or an empty one", None
-            try:
-                owner = self._owner_id(run.agent)
-            except Exception as error:  # noqa: BLE001  # a function of the user's own, which may raise anything
-                problem = f"raised {type(error).__name__}"
-            if not isinstance(owner, str) or not owner:
-                raise BudgetExceeded(
-                    f"no call begins, since BudgetMiddleware(owner_id=...) {problem}, so that its owner is not known",
-                    scope="owner",
-                    reply_id=run.id,
-                )
-            scratch["owner"] = owner
-        return scratch["owner"]  # type: ignore[no-any-return]  # a str, as was checked
+        try:
+            return run.identity(self._layer)["owner"]
+        except Exception as error:  # noqa: BLE001  # a function of the user's own, which may raise anything
+            problem = str(error) if str(error) == _NOT_AN_OWNER else f"raised {type(error).__name__}"
+            raise BudgetExceeded(
+                f"no call begins, since BudgetMiddleware(owner_id=...) {problem}, so that its owner is not known",
+                scope="owner",
+                reply_id=run.id,
+            ) from None

@@ -127,6 +127,14 @@ class CacheMiddleware(MiddlewareBase):
         finally:
             _modes.reset(token)
 
+    def identify(self, agent: AgentBase) -> dict[str, str]:
+        if not callable(self.scope):
+            return {}
+        scope: object = self.scope(agent)
+        if not isinstance(scope, str):
+            raise TypeError
+        return {"scope": scope}
+
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
@@ -198,10 +206,7 @@ class CacheMiddleware(MiddlewareBase):
             return "global"
         if self.scope == "conversation":
             return f"conversation {agent.state.session_id}"
-        scope: object = self.scope(agent)
-        if not isinstance(scope, str):
-            raise TypeError
-        return f"scope {scope}"
+        return f"scope {agent.run.identity(self)['scope']}"
 
     def _safely(self, option: str, function: Callable[[], str | None]) -> str | None:
         """Return what the function returns; where it raises, nothing is cached."""

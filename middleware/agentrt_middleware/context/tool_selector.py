@@ -88,10 +88,10 @@ class ToolSelectorMiddleware(MiddlewareBase):
         if agent.run.is_internal or len(own) <= self.max_tools:
             return await next_handler(**input_kwargs)
         agent.run.scratch(self)["schemas"] = own
-        data = agent.state_of(self)
+        data = agent.run.state_of(self)
         # Of this reply alone, also after it was parked: the next question may need other tools, and what was called is
         # in the history.
-        if data.get("reply") != agent.run.id:
+        if "offered" not in data:
             messages = input_kwargs["messages"]
             fixed = self._fixed(messages, own)
             texts = (message.get_text_content() for message in reversed(messages) if message.role == "user")
@@ -100,7 +100,7 @@ class ToolSelectorMiddleware(MiddlewareBase):
             # What is fixed counts as well, but a place for what fits the question is always left.
             room = max(1, self.max_tools - len(fixed))
             fitting = [name for name in dict.fromkeys(ranking) if name not in fixed][:room]
-            data.update(reply=agent.run.id, offered=[*fixed, *fitting])
+            data["offered"] = [*fixed, *fitting]
         offered = _names_offered(data)
         named = () if choice is None else (choice.mode, *(choice.tools or ()))
         left_out = {_tool_name(schema) for schema in own} - {*offered, *named}
@@ -164,7 +164,7 @@ class ToolSelectorMiddleware(MiddlewareBase):
         if not isinstance(agent, Agent):
             raise ToolError(f"{_FIND} finds tools of a conversation, and here is none")
         schemas: list[JSONSchema] = agent.run.scratch(self).get("schemas", [])
-        data = agent.state_of(self)
+        data = agent.run.state_of(self)
         offered = _names_offered(data)
         # What is offered already would take the places of what the model looks for.
         left = {_tool_name(schema): schema for schema in schemas if _tool_name(schema) not in offered}

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, ClassVar, TypeVar, get_args
 
 import anyio
@@ -142,14 +143,18 @@ class LongTermMemoryMiddleware(MiddlewareBase):
         await agent.save()
 
     def owner_of(self, agent: Agent) -> str:
-        """Return whose memories the conversation has."""
+        """Return whose memories the reply in progress has, or between replies those that one would have now."""
+        known = self.identify(agent) if agent.live_conversation.reply is None else agent.run.identity(self)
+        return known["owner"]
+
+    def identify(self, agent: Agent) -> dict[str, str]:
         owner: object = self.owner(agent) if callable(self.owner) else self.owner
         if not isinstance(owner, str) or not is_owner(owner):
             raise ChainContractError(
                 f"the function given to LongTermMemoryMiddleware(owner=...) must return a str of whole characters, "
                 f"at least one, but it returned {owner!r:.100}"
             )
-        return owner
+        return {"owner": owner}
 
     def _wrong_result(self, method: str, expected: str, result: object) -> str:
         return f"{type(self.memory).__name__}.{method}() must return {expected}, not {type_with_article(result)}"
@@ -164,7 +169,9 @@ class LongTermMemoryMiddleware(MiddlewareBase):
         # The reply before this one, if its process ended before it was recorded; its messages are still the last ones.
         self._note_finished_reply(agent)
         data = agent.state_of(self)
-        if _opened_reply(data).get("reply_id") != agent.run.id:  # else it resumes
+        reply_data = agent.run.state_of(self)
+        if "is_open" not in reply_data:  # else it resumes
+            reply_data["is_open"] = True
             data["open"] = {"reply_id": agent.run.id}
             if _handoff_count(agent):
                 data["open"]["part"] = _handoff_count(agent)
@@ -198,16 +205,16 @@ class LongTermMemoryMiddleware(MiddlewareBase):
 
         async def record() -> None:
             opened = _opened_reply(agent.state_of(self))
-            await self._record(_last_exchange(agent, self._owner_of_reply(agent), outcome, opened), None)
+            exchange = _last_exchange(agent, self._owner_of_reply(agent), outcome, opened)
+            if exchange["messages"]:  # none, where a guard has taken the answer back
+                await self._record(exchange, None)
 
         return await _failure_within(self.memory.record_seconds, record)
 
     def _owner_of_reply(self, agent: Agent) -> str:
-        """Return whose memories the reply has, from its beginning to its end: another user may answer its questions."""
-        opened = _opened_reply(agent.state_of(self))
-        if "owner" not in opened:
-            opened["owner"] = self.owner_of(agent)
-        owner: str = opened["owner"]
+        """Return whose memories the reply has; what is recorded of it after its end is theirs too."""
+        owner = self.owner_of(agent)
+        _opened_reply(agent.state_of(self))["owner"] = owner
         return owner
 
     def _note_finished_reply(self, agent: Agent) -> None:
@@ -223,7 +230,7 @@ class LongTermMemoryMiddleware(MiddlewareBase):
         if _is_handed_over(agent) or _handoff_count(agent) > _handoff_part(opened):
             return
         exchange = _last_exchange(agent, opened["owner"], outcome, opened)
-        if exchange["key"] not in self._recorded:
+        if exchange["messages"] and exchange["key"] not in self._recorded:
             pending = self._pending(agent)
             pending.append(exchange)
             del pending[:-_MAX_PENDING]
@@ -257,8 +264,7 @@ class LongTermMemoryMiddleware(MiddlewareBase):
             ended.set()
 
     def _lacks_memories(self, agent: Agent) -> bool:
-        retrieved = agent.state_of(self).get("retrieved")
-        return self._is_static(agent) and (not isinstance(retrieved, dict) or retrieved.get("reply_id") != agent.run.id)
+        return self._is_static(agent) and "retrieved" not in agent.run.state_of(self)
 
     @only_for(_lacks_memories)
     async def on_reasoning(
@@ -280,12 +286,12 @@ class LongTermMemoryMiddleware(MiddlewareBase):
             text = found
 
         failure = await _failure_within(_RETRIEVE_SECONDS, retrieve)
-        # Kept with the conversation, so that every round of the reply has the same, also in another process.
+        # Kept with the reply, so that every round of the reply has the same, also in another process.
         if isinstance(text, RetrievedText) and text.failure:  # which the memory has logged
             yield _memory_failed_event("retrieve", f"by words alone, {text.failure}", agent.run.id)
         # A memory of the user's own may hold half characters, with which no state could be saved.
         text = whole_characters(text)
-        agent.state_of(self)["retrieved"] = {"reply_id": agent.run.id, "text": _shorten(text, self.max_chars)}
+        agent.run.state_of(self)["retrieved"] = _shorten(text, self.max_chars)
         if failure is not None:
             yield _memory_failed("retrieve", failure, agent.run.id)
         failure = None
@@ -299,12 +305,9 @@ class LongTermMemoryMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        retrieved = agent.state_of(self).get("retrieved")
-        # Those of this reply: what the state has of an earlier one may be for someone else.
-        if not isinstance(retrieved, dict) or retrieved.get("reply_id") != agent.run.id or agent.run.is_internal:
-            return await next_handler(**input_kwargs)
-        text = retrieved.get("text")
-        if not text or not isinstance(text, str):
+        # Those of this reply: what an earlier one had may be for someone else.
+        text = agent.run.state_of(self).get("retrieved")
+        if not text or not isinstance(text, str) or agent.run.is_internal:
             return await next_handler(**input_kwargs)
         messages = input_kwargs["messages"]
         # Escaped, so that nothing in it can end the block. In front of the question, which stays the last word.
@@ -398,8 +401,9 @@ def _last_exchange(agent: Agent, owner: str, outcome: ReplyOutcome, opened: JSON
         elif words and msg.role == "user":  # what was only observed after the answer belongs to the next exchange
             words.append(["user", msg.get_text_content() or ""])
     messages = [[role, text[:_MAX_PENDING_TEXT]] for role, text in reversed(words) if text]
-    # Callers may give replies ids of their own, which need not differ from those in other conversations.
-    return {"key": f"{agent.state.session_id}:{outcome.reply_id}", "owner": owner, "messages": messages}
+    # With the words: callers may give replies ids of their own, and one id to several.
+    digest = sha256(json.dumps(messages).encode()).hexdigest()[:16]
+    return {"key": f"{agent.state.session_id}:{outcome.reply_id}:{digest}", "owner": owner, "messages": messages}
 
 
 def _shorten(text: str, longest: int) -> str:

@@ -178,16 +178,22 @@ class PlanLayer(MiddlewareBase):
         return ConversationHistory(data[_HISTORY])
 
     def owner_of(self, agent: Agent) -> str:
-        """Return whose plans those of the conversation are: by default its own."""
-        owner = self.owner(agent) if callable(self.owner) else self.owner
-        if owner is None and not callable(self.owner):
-            return agent.state.session_id
+        """Return whose plans the reply in progress works on, or one would now: by default the conversation's own."""
+        if not callable(self.owner):
+            return agent.state.session_id if self.owner is None else self.owner
+        known = self.identify(agent) if agent.live_conversation.reply is None else agent.run.identity(self)
+        return known["owner"]
+
+    def identify(self, agent: Agent) -> dict[str, str]:
+        if not callable(self.owner):
+            return {}
+        owner: object = self.owner(agent)
         if not isinstance(owner, str) or not is_owner(owner):
             raise ChainContractError(
                 f"the function given to {type(self).__name__}(owner=...) must return a str of whole characters, "
                 f"at least one, but it returned {owner!r:.100}"
             )
-        return owner
+        return {"owner": owner}
 
     def _put(self, agent: Agent, plan: Plan | None) -> None:
         # One JSON object in place of the other: a save at any time has the whole plan as it was, or as it is.

@@ -127,8 +127,8 @@ class RAGMiddleware(MiddlewareBase):
     async def on_reasoning(
         self, agent: Agent, input_kwargs: ReasoningValues, next_handler: NextReasoning
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        # Once in a reply: what was found is kept with the conversation, so that it is the same after a resume.
-        if self.mode != "tool" and agent.state_of(self).get("reply_id") != agent.run.id:
+        # Once in a reply: what was found is kept with the reply, so that it is the same after a resume.
+        if self.mode != "tool" and "passages" not in agent.run.state_of(self):
             failure = await self._retrieve(agent)
             if failure:
                 yield CustomEvent("knowledge_failed", {"error": failure}, reply_id=agent.run.id)
@@ -138,8 +138,7 @@ class RAGMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        data = agent.state_of(self)
-        passages = data.get("passages") if data.get("reply_id") == agent.run.id else None
+        passages = agent.run.state_of(self).get("passages")
         if not passages or agent.run.is_internal:
             return await next_handler(**input_kwargs)
         messages = input_kwargs["messages"]
@@ -150,7 +149,6 @@ class RAGMiddleware(MiddlewareBase):
 
     async def _retrieve(self, agent: Agent) -> str:
         """Search for what the user has said, and keep what was found; returns what failed, if something did."""
-        data = agent.state_of(self)
         context = agent.state.context
         place = question_place(context)
         query = (context[place].get_text_content() or "") if place < len(context) else ""
@@ -160,9 +158,9 @@ class RAGMiddleware(MiddlewareBase):
             if self.rewrite:
                 query = await self._rewrite(agent, query)
             hits, failures = await self._search(query, self.knowledge_bases)
-        # Both at once, and not before: a process that is killed meanwhile searches again when the reply resumes.
-        data["passages"] = format_passages(hits, CitationNumbers(data), self.max_chars)
-        data["reply_id"] = agent.run.id
+        # Not before: a process that is killed meanwhile searches again when the reply resumes.
+        numbers = CitationNumbers(agent.state_of(self))
+        agent.run.state_of(self)["passages"] = format_passages(hits, numbers, self.max_chars)
         return "; ".join(failures)
 
     async def _rewrite(self, agent: Agent, query: str) -> str:

@@ -26,6 +26,7 @@ from agentrt.middleware import (
     ToolRetryMiddleware,
 )
 from agentrt.model import ChatModelBase, ChatUsage, ScriptedChatModel
+from agentrt.testing import approve
 from agentrt.tool import FunctionTool
 from tests.loop.helpers import add, agent_of, call, items_of
 from tests.middleware.budget.helpers import answer, calling, requests, result_states, warnings_in
@@ -521,6 +522,15 @@ async def test_an_owner_has_one_budget_in_all_conversations() -> None:
         "exceed_budget",
         "completed",
     ]
+
+
+async def test_a_reply_is_paid_for_by_the_one_who_asked_for_it() -> None:
+    budget = BudgetMiddleware(owner=Budget(tokens=100, per="day"), owner_id=lambda agent: agent.run.deps)
+    agent = agent_of([calling(60, 1), answer(60), answer(60)], FunctionTool(add, ask=True), middlewares=[budget])
+    await agent.reply("go", deps="ann")
+    await agent.reply(approve(agent.state), deps="bob")
+    ends = [(await agent.reply("go", deps=owner)).finished_reason for owner in ("ann", "bob")]
+    assert ends == ["exceed_budget", "completed"]
 
 
 @pytest.mark.parametrize(("per", "next_at"), [("hour", 3_600), ("day", 86_400), ("month", 31 * 86_400), (90, 90)])

@@ -37,7 +37,7 @@ from agentrt.middleware import (
     UsageMiddleware,
 )
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
-from agentrt.testing import check_middleware
+from agentrt.testing import approve, check_middleware
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import ToolChoice, ToolResponse
 from tests.loop.helpers import agent_of, call, items_of
@@ -309,6 +309,17 @@ async def test_scopes_do_not_share_answers() -> None:
     agent = agent_of(["Ann's", "Bob's"], middlewares=[whose])
     answers = [(await fresh(agent).reply("go", deps=deps)).get_text_content() for deps in ("Ann", "Bob", "Ann")]
     assert answers == ["Ann's", "Bob's", "Ann's"]
+
+
+async def test_an_answer_of_another_user_changes_no_scope() -> None:
+    whose = CacheMiddleware(scope=lambda agent: agent.run.deps)
+    wait = FunctionTool(lambda: "Waited.", name="wait", description="Wait.", ask=True)
+    agent = agent_of([[call("1", "wait")], "done"] * 2, wait, middlewares=[whose])
+    for deps in ("Ann", "Bob"):
+        conversation = fresh(agent)
+        await conversation.reply("go", deps=deps)
+        await conversation.reply(approve(conversation.state), deps="Bob")
+    assert calls_of(agent) == 4
 
 
 @pytest.mark.parametrize("scope", [lambda agent: None, lambda agent: 1 / 0, lambda agent: ["Ann"]])

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrt import Agent, AgentState, Msg
+from agentrt import Agent, AgentState, Msg, Toolkit
 from agentrt.embedding import EmbeddingResponse
 from agentrt.errors import ConfigError, MiddlewareConfigError, StoreError, Transient, UsageError
 from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
 from agentrt.formatter import format_openai
 from agentrt.memory import LongTermMemory, LongTermMemoryBase, ModelExtractor
 from agentrt.message import ToolCallBlock, UserMsg
-from agentrt.middleware import LongTermMemoryMiddleware, PlanNotebook, RedactionMiddleware
+from agentrt.middleware import GuardrailMiddleware, LongTermMemoryMiddleware, PlanNotebook, RedactionMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from agentrt.rag import Document, KnowledgeBase, SQLiteTextStore
-from agentrt.testing import HashingEmbedding, InMemoryStateStore, ToolLog, check_every_suspension
+from agentrt.testing import HashingEmbedding, InMemoryStateStore, ToolLog, approve, check_every_suspension
 from agentrt.tool import FunctionTool
 from tests.loop.helpers import items_of
 from tests.middleware.plan.helpers import call, deps_of, reloaded
@@ -406,6 +406,44 @@ async def test_no_query_of_one_owner_returns_text_of_another(said: Any, query: s
         requests = [remembered(request.messages) or "" for request in agent.model.calls]  # type: ignore[attr-defined]
         found = [block.text for block in agent.state.context[-1].get_content_blocks("tool_result")]
         assert f"{other} says" not in " ".join([*requests, *found])
+
+
+async def test_an_answer_of_another_user_changes_no_owner(tmp_path):
+    memory = memory_in(tmp_path)
+    for owner in ("ann", "bob"):
+        await memory.record_to_memory("", [f"The key of {owner} is {owner}-7."], owner=owner)
+    wait = FunctionTool(lambda: "Waited.", name="wait", description="Wait.", ask=True)
+    later = [call("retrieve_from_memory", keywords=["key"]), call("record_to_memory", thinking="", content=["New."])]
+    agent = agent_with(
+        memory, [call("wait")], later, "Done.", owner=deps_of, mode="agent_control", toolkit=Toolkit(tools=[wait])
+    )
+    await agent.reply("Go.", deps="ann")
+    agent = agent.with_state(reloaded(agent.state))
+    await agent.reply(approve(agent.state), deps="bob")
+    found = "".join(block.text for block in agent.state.context[-1].get_content_blocks("tool_result"))
+    assert "ann-7" in found
+    assert "bob-7" not in found
+    assert "New." in await texts_of(memory)
+    assert "New." not in await texts_of(memory, "bob")
+
+
+async def test_each_of_two_replies_with_one_id_is_recorded(tmp_path):
+    memory = memory_in(tmp_path)
+    agent = agent_with(memory, "One.", "Two.")
+    for said in ("Tea, please.", "And bread."):
+        await agent.reply(said, reply_id="same")
+        agent.state.context.clear()
+        agent.state.last_reply = None
+    assert len(await texts_of(memory)) == 2
+
+
+async def test_a_reply_that_a_guard_ends_is_not_recorded_without_words():
+    memory = Failing()
+    memory.is_down = False
+    agent = agent_with(memory, "never", layers=[GuardrailMiddleware(input=lambda value, agent: "no")])
+    message = await agent.reply("Tell.")
+    assert message.finished_reason == "guardrail"
+    assert memory.recorded == []
 
 
 async def test_facts_are_added_updated_and_retracted(tmp_path):
