@@ -96,6 +96,12 @@ class ChatModelBase:
     settings: Mapping[str, Any] = MappingProxyType({})
     """The settings of its requests by the provider's names ("temperature", "max_tokens", ...); nothing secret."""
 
+    known_by_settings: ClassVar[bool] = False
+    """Whether its `settings` hold all that its answers depend on, so that caches take two with equal ones for the same.
+
+    Each class says it for itself; those that ship need not. Another model is known as the object that it is.
+    """
+
     text_length: CountedLength | None = None
     """The length of text by its `count_tokens`; middlewares give it to the functions of `agentrt.model.estimate`."""
 

@@ -48,6 +48,8 @@ class CacheMiddleware(MiddlewareBase):
     being asked, equal ones wait for its answer; if it fails or is left, one of them asks next, and after `flight_wait`
     seconds each asks for itself.
 
+    A model of a class of your own is the same only as the same object, unless the class says `known_by_settings`.
+
     `scope` says who shares answers: "global", each "conversation" for itself, or those for whom a function of the agent
     returns the same str. `when(agent, values)` says whether a call of the model is to be cached. `tools` names
     read-only tools whose results are kept as well, with the seconds for each: `{"search": 600}`.
@@ -103,7 +105,7 @@ class CacheMiddleware(MiddlewareBase):
         self._spare = MemoryCacheStore(max_entries) if store is not None and on_store_error == "local" else None
         self._guard = StoreGuard(f"the {type(self.store).__name__} of a cache", _WHILE_DOWN[on_store_error])
         self._flights = Flights()
-        self._tool_keys = ToolKeys()
+        self._keys = ToolKeys()
         self._clock = clock
         self._warned: set[str] = set()
 
@@ -164,7 +166,7 @@ class CacheMiddleware(MiddlewareBase):
         tool = None if ttl is None else self._tool(agent, tool_call.name)
         call = None
         if ttl is not None and tool is not None:
-            call = self._call(agent, ttl, "tools", lambda: self._tool_keys.key(tool, tool_call, agent))
+            call = self._call(agent, ttl, "tools", lambda: self._keys.key(tool, tool_call, agent, self._whose(agent)))
         if call is None:
             async for item in next_handler(**input_kwargs):
                 yield item
@@ -198,8 +200,16 @@ class CacheMiddleware(MiddlewareBase):
             return None
         # The words of a summary's or a judge's request may also stand in a conversation, which expects an answer.
         purpose = agent.run.purpose or ""
-        key = request_key(values["messages"], values["tools"], values["tool_choice"], values["current_model"])
-        return f"{purpose} {key}"
+        model = values["current_model"]
+        key = request_key(values["messages"], values["tools"], values["tool_choice"], model)
+        cls = type(model)
+        # A class of the user's own may keep in any attribute what its answers depend on.
+        is_known = cls.__module__.partition(".")[0] == "agentrt" or vars(cls).get("known_by_settings")
+        return f"{purpose} {key}" if is_known else f"{purpose} {key} {self._keys.mark(model)}"
+
+    def _whose(self, agent: AgentBase) -> object:
+        """Return what tells the callers of now apart: the reply may have resumed with the deps of another one."""
+        return self.identify(agent) if callable(self.scope) else agent.run.deps
 
     def _scope_of(self, agent: AgentBase) -> str:
         if self.scope == "global":

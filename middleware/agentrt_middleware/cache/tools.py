@@ -39,7 +39,8 @@ class ToolKeys:
 
     A function is known by its place in its module, in every process. Any other tool is known as the object that it is,
     in this process: a method, for one, depends on its object, and a function that a function has made on what it
-    was made with. One that takes a `ToolContext` sees the conversation, so its results are for that alone.
+    was made with. One that takes a `ToolContext` sees the conversation and its caller, so its results are for these
+    alone.
     """
 
     def __init__(self) -> None:
@@ -48,35 +49,36 @@ class ToolKeys:
     def __reduce__(self) -> tuple[type["ToolKeys"], tuple[()]]:
         return ToolKeys, ()  # the objects of one process are not those of another
 
-    def key(self, tool: ToolBase, call: ToolCallBlock, agent: AgentBase) -> str:
+    def key(self, tool: ToolBase, call: ToolCallBlock, agent: AgentBase, whose: object) -> str:
         """Return the key of the call, for which the order of arguments and ids do not count.
 
-        Raises `TypeError` for a tool that is bound to an object which cannot be told from others.
+        `whose` is what a tool with a `ToolContext` may learn of its caller there. Raises `TypeError` for a tool that is
+        bound to an object, or has one of its caller, that cannot be told from others.
         """
         try:
             arguments: object = json.loads(call.input or "{}")
         except ValueError:
             arguments = call.input
-        session = agent.state.session_id if tool.takes_context else None
-        described = [call.name, tool.description, tool.input_schema, arguments, session, *self._describe(tool)]
-        return sha256(json.dumps(described, sort_keys=True, default=self._mark).encode()).hexdigest()
+        seen = [agent.state.session_id, whose] if tool.takes_context else None
+        described = [call.name, tool.description, tool.input_schema, arguments, seen, *self._describe(tool)]
+        return sha256(json.dumps(described, sort_keys=True, default=self.mark).encode()).hexdigest()
 
     def _describe(self, tool: ToolBase) -> list[object]:
         if not isinstance(tool, FunctionTool):
-            return [self._mark(tool)]
+            return [self.mark(tool)]
         function: Any = tool.function
         described: list[object] = [tool.preset_kwargs]
         while isinstance(function, partial):
             described += [function.args, function.keywords]
             function = function.func
         is_known = _stands_at_its_place(function)
-        place = f"{function.__module__}.{function.__qualname__}" if is_known else self._mark(function)
+        place = f"{function.__module__}.{function.__qualname__}" if is_known else self.mark(function)
         return [*described, place]
 
-    def _mark(self, value: Any) -> str:
+    def mark(self, value: Any) -> str:
         """Return what no other object has, nor this one in another process."""
         if inspect.ismethod(value):  # each look at a method makes another one
-            return f"{self._mark(value.__self__)}.{value.__name__}"
+            return f"{self.mark(value.__self__)}.{value.__name__}"
         known = self._marks.get(id(value))
         if known is None:
             number = id(value)

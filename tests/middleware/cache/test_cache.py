@@ -72,6 +72,19 @@ async def test_an_equal_request_is_answered_as_the_first_was(stream: bool) -> No
     assert await ask(agent, "another question") == "other"
 
 
+async def test_a_stream_without_a_last_piece_is_kept() -> None:
+    class Pieces(Echo):
+        async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> Any:
+            async def pieces() -> Any:
+                for text in ("one ", str(next(numbers))):
+                    yield ChatResponse([TextBlock(text)], is_last=False)
+
+            return pieces()
+
+    agent = Agent("a", model=Pieces(), middlewares=[CacheMiddleware()])
+    assert await ask(agent) == await ask(agent)
+
+
 async def test_a_stream_is_replayed_in_the_pieces_in_which_it_came() -> None:
     agent = agent_of([["one ", "two ", "three"]], middlewares=[CacheMiddleware()])
     texts = []
@@ -727,6 +740,40 @@ async def test_a_tool_that_sees_the_conversation_shares_no_results() -> None:
         await conversation.reply("go", deps=name)
         texts += [block.text for block in conversation.state.context[-1].get_content_blocks("tool_result")]
     assert texts == ["Ann", "Bob"]
+
+
+@pytest.mark.parametrize("scope", ["conversation", lambda agent: agent.run.deps[0]])
+async def test_a_tool_that_sees_its_caller_shares_no_results(scope: Any) -> None:
+    async def whose(context: ToolContext) -> str:
+        """Say whose conversation this is."""
+        return str(context.deps)
+
+    cache = CacheMiddleware(tools={"whose": 60}, when=lambda *_: False, scope=scope)
+    tool, wait = FunctionTool(whose, is_read_only=True), FunctionTool(lambda: "", name="wait", ask=True)
+    agent = agent_of([[call("1", "wait")], [call("2", "whose")], "done"] * 3, tool, wait, middlewares=[cache])
+    for begun_by, name in (["Ann"], ["Ann"]), (["Ann"], ["Bob"]), (["Bob"], ["Bob"]):
+        await agent.reply("go", deps=begun_by)
+        await agent.reply(approve(agent.state), deps=name)
+    results = [block.text for message in agent.state.context for block in message.get_content_blocks("tool_result")]
+    assert results[1::2] == ["['Ann']", "['Bob']", "['Bob']"]
+
+
+async def test_own_model_class_is_known_by_its_settings_only_if_it_says_so() -> None:
+    class Warm(Echo):
+        def __init__(self, temperature: float) -> None:
+            super().__init__()
+            self.temperature = temperature
+
+    class Described(Warm):
+        known_by_settings = True
+
+    async def answers(*models: ChatModelBase) -> int:
+        cache = CacheMiddleware()
+        return len({await ask(Agent("a", model=model, middlewares=[cache])) for model in models})
+
+    warm = Warm(0.1)
+    assert await answers(warm, warm, Warm(0.9)) == 2
+    assert await answers(Described(0.1), Described(0.1)) == 1
 
 
 # ---- bad input
