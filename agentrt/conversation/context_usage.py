@@ -110,7 +110,7 @@ class ContextUsage:
     # Defaults of the class: many conversations are never counted, and need no attributes of their own.
     must_shorten = was_shortened = False
     _headroom_ends = -1  # characters, up to which no closer look is needed
-    _reply_id = ""
+    _reply: ReplyContext | None = None
     _blocks = _block_characters = _characters_measured = 0
     _tokens_measured: int | None = None
     _model: object = None
@@ -131,7 +131,7 @@ class ContextUsage:
         self._history = None
         self._headroom_ends = -1
         self._tokens_measured = None
-        self._reply_id = ""
+        self._reply = None
 
     def has_headroom(self, state: AgentState, reply: ReplyContext, model: object) -> bool:
         """Say whether there is so much room, as far as the totals of the reply tell, that no closer look is needed."""
@@ -205,8 +205,8 @@ class ContextUsage:
         characters, reply = self._count_messages(state.context).total, state.reply_context
         if reply is not None:
             blocks = reply.message.content
-            if reply.reply_id != self._reply_id or len(blocks) < self._blocks:
-                self._reply_id = reply.reply_id
+            if reply is not self._reply or len(blocks) < self._blocks:
+                self._reply = reply  # and not its id, which another reply may have had too
                 self._blocks = reply.summarised
                 self._block_characters = 0
             if len(blocks) > self._blocks:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,17 @@ def test_what_a_provider_counted_ends_with_its_history() -> None:
     assert tokens(usage, state) == 5_020
     del state.context[5:]
     assert tokens(usage, state) == tokens(ContextUsage(), state) < 1_000
+
+
+@pytest.mark.parametrize("reply_id", ["first", "second"])
+def test_second_reply_is_measured_from_its_first_block(reply_id: str) -> None:
+    state, usage = AgentState(), ContextUsage()
+    blocks = [TextBlock("x" * 40) for _ in range(5)]
+    state.reply_context = ReplyContext("first", AssistantMsg("tester", [*blocks]), 50)
+    tokens(usage, state)
+    for number in (1, 5, 6):
+        state.reply_context = ReplyContext(reply_id, AssistantMsg("tester", [TextBlock("y" * 4_000)] * number), 50)
+        assert tokens(usage, state) == tokens(ContextUsage(), state) > number * 900
 
 
 def test_tools_registered_later_are_counted_from_then_on() -> None:

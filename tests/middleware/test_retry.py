@@ -338,6 +338,24 @@ async def test_a_custom_stream_is_closed_before_the_next_attempt() -> None:
     assert "close 2" in log
 
 
+async def test_a_broken_stream_is_closed_before_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+
+    class Handmaking(ChatModelBase):
+        attempts = 0
+
+        async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> Any:
+            self.attempts += 1
+            return Handmade(1, log) if self.attempts == 1 else ChatResponse([TextBlock("whole")])
+
+    async def wait(seconds: float) -> None:
+        log.append("wait")
+
+    monkeypatch.setattr("agentrt_middleware.attempts.anyio.sleep", wait)
+    await Agent("tester", model=Handmaking(model="handmade"), middlewares=[at_once()]).reply("go")
+    assert log[:2] == ["close 1", "wait"]
+
+
 @pytest.mark.parametrize("after", [1, 2, 3])
 async def test_leaving_early_closes_whichever_attempt_is_open(after: int) -> None:
     model = Watched()
