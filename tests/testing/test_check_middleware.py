@@ -17,6 +17,7 @@ import trio
 from agentrt import MiddlewareBase
 from agentrt.event import CustomEvent
 from agentrt.message import Msg, TextBlock
+from agentrt.middleware import UsageMiddleware
 from agentrt.model import ChatResponse
 from agentrt.testing import (
     MiddlewareProblems,
@@ -25,6 +26,8 @@ from agentrt.testing import (
     check_middleware_on_both_loops,
 )
 from agentrt.testing.kit import growth
+from agentrt.testing.kit.isolation import put_two_in_one_agent
+from agentrt.testing.kit.session import KitRun
 from agentrt.tool import ToolResponse
 
 WHO: ContextVar[str] = ContextVar("who")
@@ -684,6 +687,15 @@ class KeepsTheLastOnes(MiddlewareBase):
 async def test_what_has_a_limit_does_not_grow(monkeypatch):
     monkeypatch.setattr(growth, "_LONG_RUN", 150)
     assert not (await check_middleware(KeepsTheLastOnes, faults=[])).problems
+
+
+async def test_data_of_a_companion_is_not_shared():
+    class ReadsUsage(MiddlewareBase):
+        requires = ("UsageMiddleware",)
+
+    run = KitRun(ReadsUsage, 10.0, (UsageMiddleware,), (), None)
+    await put_two_in_one_agent(run)
+    assert not run.problems
 
 
 class Inside(MiddlewareBase):

@@ -183,6 +183,19 @@ class ForksTheReply(SharedStore):
         return state
 
 
+class DeletesForks(InMemoryStateStore):
+    async def fork(self, session_id: str, new_id: str, *, messages: int | None = None) -> AgentState:
+        fork = await super().fork(session_id, new_id, messages=messages)
+        self.forks = [*getattr(self, "forks", []), (session_id, new_id)]
+        return fork
+
+    async def delete(self, session_id: str) -> None:
+        await super().delete(session_id)
+        for origin, fork in getattr(self, "forks", []):
+            if origin == session_id:
+                await super().delete(fork)
+
+
 class SkipsAtPageEnds(InMemoryStateStore):
     async def list(self, **options: Any) -> SessionPage:
         page = await super().list(**options)
@@ -400,6 +413,7 @@ FAULTY: dict[type, str] = {
     FoldsCase: "sessions do not disturb each other",
     ForksShareRows: "a fork has the finished messages and shares nothing",
     ForksTheReply: "a fork has a reply in progress",
+    DeletesForks: "a fork outlives the session that it comes from",
     SkipsAtPageEnds: "a list has every session once",
     KeepsOldLabels: r"load\(\) gives another state",
 }

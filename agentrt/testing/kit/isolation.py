@@ -58,8 +58,9 @@ async def put_two_in_one_agent(run: KitRun) -> None:
     for conversation in conversations:
         for question in (TWO_TOOLS_QUESTION, PLAIN_QUESTION):
             await conversation.ask_without_errors(question)
-        # Each has stored its data under its own key, so any other key was written past `state_of`.
-        for key in conversation.agent.state.middleware_data.keys() - {"first", "second"}:
+        # Each layer has stored its data under its own key, so any other key was written past `state_of`.
+        agent = conversation.agent
+        for key in agent.state.middleware_data.keys() - set(map(agent.chains.name_of, agent.middlewares)):
             run.report(
                 f"two instances share the data {key!r} of the conversation: keep it in agent.state_of(self), "
                 f"which has a place for each"

@@ -134,6 +134,7 @@ _PROMISES: dict[str, list[str]] = {
     "a_deleted_session_is_not_saved_over": ["delete"],
     "a_list_has_every_session_once": ["list", "delete"],
     "a_fork_has_the_finished_messages_and_shares_nothing": ["fork"],
+    "a_fork_outlives_the_session_that_it_comes_from": ["fork", "delete"],
     "an_expired_session_is_gone_and_not_saved_over": ["list", "expire"],
     "a_damaged_session_is_refused_without_its_content": ["delete"],
     "sessions_do_not_disturb_each_other": [],
@@ -476,6 +477,18 @@ class _StoreCheck:
         state.context.clear()
         await store.save(state)
         await self.require_saved(other, fork, "after a save of the session that it was forked from")
+
+    async def a_fork_outlives_the_session_that_it_comes_from(self) -> None:
+        store, other = await self.open(), await self.open()
+        state = AgentState(session_id=new_name(), context=[_new_message(number) for number in range(3)])
+        await store.save(state)
+        fork = await store.fork(state.session_id, new_name())
+        nested = await store.fork(fork.session_id, new_name(), messages=2)
+        await store.delete(state.session_id)
+        for kept in (fork, nested):
+            await self.require_saved(other, kept, "after delete() of the session that it was forked from")
+        await store.delete(nested.session_id)
+        await self.require_saved(other, fork, "after delete() of a fork of it")
 
     async def an_expired_session_is_gone_and_not_saved_over(self) -> None:
         ttl = _SHORT_TTL if self.pass_time is None else _TTL
