@@ -56,6 +56,7 @@ class ScriptedChatModel(ChatModelBase):
     """
 
     calls: list[ScriptedCall]
+    _completes_streams = True
 
     def __init__(
         self,

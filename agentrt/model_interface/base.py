@@ -10,6 +10,7 @@ from agentrt.keywords import compute_missing, suggest_attributes, suggest_keywor
 from agentrt.message import Msg
 from agentrt.model_interface.capabilities import CAPABILITIES, INPUTS, ModelCapabilities, inputs_of
 from agentrt.model_interface.estimate import CountedLength, CountTokens
+from agentrt.model_interface.pieces import CompletedStream
 from agentrt.representation import never_raises
 from agentrt.types import STRUCTURED_OUTPUT, ChatResponse, JSONSchema, ToolChoice
 
@@ -79,8 +80,8 @@ class ChatModelBase:
     """A chat model. A subclass overrides one coroutine, `_call`, and calling the model calls that.
 
     `_call` returns one `ChatResponse`, or an async generator of them: pieces that hold only what is new, then one with
-    `is_last=True` that holds the whole content and the usage; without that one, the pieces are the answer. It raises
-    the children of `ModelError`.
+    `is_last=True` that holds the whole content and the usage. Where a class does not give that one, calling the model
+    adds it. It raises the children of `ModelError`.
     """
 
     model: str
@@ -110,9 +111,13 @@ class ChatModelBase:
     _forms: frozenset[str] | None = None
     """The inputs that its API has a form for: others are never sent; `None`: unknown."""
     _capabilities = _UNKNOWN
+    _completes_streams: ClassVar[bool] = False
+    """Whether the streams of its `_call` end with the whole answer, so that none need be added."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
+        if "_call" in cls.__dict__ and "_completes_streams" not in cls.__dict__:
+            cls._completes_streams = False  # what holds of the method that this one overrides need not hold of it
         declared = cls.__dict__.get("capabilities", _UNKNOWN)
         # A class may state it for all of its instances. The attribute would hide the property, so it is taken away.
         if declared is not _UNKNOWN and not isinstance(declared, property):
@@ -227,7 +232,9 @@ class ChatModelBase:
             tool_choice = ToolChoice(tool_choice)
         if self._capabilities is not _UNKNOWN:
             self._refuse_unsupported(messages, tools or (), tool_choice)
-        return self._call(messages, tools, tool_choice)
+        answer: Any = self._call(messages, tools, tool_choice)
+        # What cannot be awaited is refused by the agent, which names the model.
+        return answer if self._completes_streams or not hasattr(answer, "__await__") else _complete(answer)
 
     def _refuse_unsupported(
         self, messages: Sequence[Msg], tools: Sequence[JSONSchema], tool_choice: ToolChoice | None
@@ -268,3 +275,9 @@ class ChatModelBase:
 
     async def aclose(self) -> None:
         """Close what the model holds open: nothing, unless a subclass overrides this."""
+
+
+async def _complete(answer: Awaitable[Any]) -> Any:
+    result = await answer
+    is_stream = not isinstance(result, ChatResponse) and hasattr(result, "__aiter__") and hasattr(result, "aclose")
+    return CompletedStream(result) if is_stream else result

@@ -10,7 +10,8 @@ from agentrt.decoding.internal_call import current_call, wrong_model
 from agentrt.loop.reasoning import call_model
 from agentrt.message import Msg
 from agentrt.model_interface import ChatModelBase, ModelResult
-from agentrt.model_interface.wire import WireRecord, joined_response
+from agentrt.model_interface.pieces import joined_response
+from agentrt.model_interface.wire import WireRecord
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = ["observe_wire"]

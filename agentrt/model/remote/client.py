@@ -41,6 +41,8 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     the key is missing, for a `base_url` with a password or a query in it, and for an option that does not exist.
     """
 
+    _completes_streams = True
+
     structured_output: StructuredMode = "tool"
     """How structured output is asked for."""
     _refuses_schemas = False

@@ -28,6 +28,7 @@ class RulesChatModel(ChatModelBase):
     """
 
     _capabilities = ModelCapabilities(inputs=frozenset({"text"}), tools=True)
+    _completes_streams = True
 
     def __init__(self, rules: Sequence[Rule] | None = None, *, model: str = "rules", stream: bool = True) -> None:
         super().__init__(model=model, stream=stream)
