@@ -40,9 +40,9 @@ def _join_content(pieces: Sequence[ChatResponse]) -> list[ContentBlock]:
             place = len(blocks) - 1
         if place is None or place == len(blocks):
             blocks.append(block)
-            parts.append([_text_of(block)])
+            parts.append([_piece_text(block)])
             continue
-        parts[place].append(_text_of(block))
+        parts[place].append(_piece_text(block))
         if isinstance(block, ThinkingBlock) and block.signature:
             blocks[place] = replace(blocks[place], signature=block.signature)
         elif isinstance(block, ToolCallBlock) and not blocks[place].name:
@@ -50,7 +50,7 @@ def _join_content(pieces: Sequence[ChatResponse]) -> list[ContentBlock]:
     return [block if len(texts) == 1 else _with_text(block, texts) for block, texts in zip(blocks, parts, strict=True)]
 
 
-def _text_of(block: ContentBlock) -> str:
+def _piece_text(block: ContentBlock) -> str:
     match block:
         case TextBlock(text=text) | ThinkingBlock(thinking=text) | ToolCallBlock(input=text):
             return text

@@ -174,9 +174,16 @@ async def test_lint_reports_only_a_last_response_that_is_swallowed(is_swallowed:
                 if not response.is_last:
                     yield response
 
-    model = ScriptedChatModel(["Hello"], stream=True) if is_swallowed else Pieces(HELLO)
-    layers = lint([Outside(), UsageMiddleware()])
-    agent = Agent("a", model=model, middlewares=layers)
+    class Inside(MiddlewareBase):
+        async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            return self.pieces()
+
+        async def pieces(self) -> AsyncGenerator[ChatResponse, None]:
+            for response in HELLO:
+                yield response
+
+    layers = lint([Outside(), UsageMiddleware(), *([] if is_swallowed else [Inside()])])
+    agent = Agent("a", model=ScriptedChatModel(["Hello"], stream=True), middlewares=layers)
     if is_swallowed:
         with pytest.raises(ChainContractError, match=r"^Outside\.on_model_call returned a stream .* is_last=True"):
             await agent.reply("go")

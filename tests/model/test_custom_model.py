@@ -66,7 +66,7 @@ async def test_a_stream_that_is_left_is_closed_without_a_last_response():
     assert [response async for response in stream] == []
 
 
-async def test_a_subclass_that_streams_pieces_of_another_model_is_completed():
+async def test_the_stream_of_a_subclass_gets_one_as_well():
     class Cut(ScriptedChatModel):
         async def _call(self, *arguments: Any) -> ModelResult:
             stream = await super()._call(*arguments)
@@ -82,7 +82,7 @@ async def test_a_subclass_that_streams_pieces_of_another_model_is_completed():
     assert (await read(Cut(["Hello there."])))[-1].content[0].text == "Hello there."
 
 
-async def test_a_layer_sees_the_whole_and_the_answer_is_that_of_the_pieces():
+async def test_a_layer_sees_the_whole_after_the_pieces():
     seen: list[ChatResponse] = []
 
     class Looks(MiddlewareBase):

@@ -215,7 +215,7 @@ class _CallWatch:
         if last is None:
             raise self._blame("returned a stream that ended without any response: pass on what next_handler() gives")
         inner = self._layer.inner_lint(agent)
-        if inner is not None and agent.run.scratch(inner)["gave_last"]:
+        if inner is not None and agent.run.scratch(inner).get("gave_last"):
             raise self._blame(
                 "returned a stream that ended without the response that has is_last=True, which came from further in, "
                 "with the usage: pass on all that next_handler() gives, or end it with the whole content"
