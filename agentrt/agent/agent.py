@@ -50,7 +50,14 @@ from agentrt.decoding.answer_form import AnswerForm
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
 from agentrt.hooks import AgentChains, MiddlewareBase, ReplyInput
-from agentrt.keywords import hide_unknown, suggest_arguments, suggest_attributes, suggest_keywords, wrong_call
+from agentrt.keywords import (
+    accept_old_keywords,
+    hide_unknown,
+    suggest_arguments,
+    suggest_attributes,
+    suggest_keywords,
+    wrong_call,
+)
 from agentrt.loop.compression import compress, compress_now
 from agentrt.loop.driver import finish_reply, relate_to_earlier, run_reply
 from agentrt.loop.observers import observe_events, observe_wire
@@ -130,6 +137,8 @@ class Agent(ReActAgentBase):
         "on_wire": ObservableCore(call_model, observe_wire),
     }
     _shows_by_itself = False
+    may_begin = False
+    """Whether it may be asked to reply to nothing while its conversation is empty."""
     runs_reply_loop = True
 
     system_prompt: str
@@ -412,6 +421,7 @@ class Agent(ReActAgentBase):
             await self._broadcast(answer)
         return answer
 
+    @accept_old_keywords(msg="reason")
     def interrupt(self, reason: str | Msg | None = None) -> InterruptResult:
         """End the reply of this conversation tidily: its open tool calls get results, its listener sees the end.
 
@@ -500,6 +510,7 @@ class Agent(ReActAgentBase):
             await self.aclose()
 
     @hook_method("on_observe", OverriddenCall)
+    @accept_old_keywords(msgs="msg")
     async def observe(self, msg: MessagesInput | None) -> None:
         """Take in messages without answering them; during a reply, or while one waits, they come after it.
 

@@ -46,7 +46,7 @@ from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError, NoReplyError
 from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase
-from agentrt.keywords import compute_missing, suggest_attributes, suggest_keywords
+from agentrt.keywords import accept_old_keywords, compute_missing, suggest_attributes, suggest_keywords
 from agentrt.message import Msg
 from agentrt.module import StateModule
 from agentrt.output.printer import Printer
@@ -150,6 +150,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         raise NotImplementedError(f"{type(self).__name__} has no reply: write `async def reply(self, msg)`")
 
     @hook_method("on_observe", OverriddenCall)
+    @accept_old_keywords(msgs="msg")
     async def observe(self, msg: Any) -> None:
         """Take in messages without answering them; a class whose agents listen writes its own."""
         if "observe" in vars(self):  # an entry hides this method, which only `super()` reaches
@@ -195,10 +196,12 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         await self._broadcast(answer)
         return answer
 
-    def interrupt(self) -> InterruptResult:
+    @accept_old_keywords(msg="reason")
+    def interrupt(self, reason: str | Msg | None = None) -> InterruptResult:
         """Stop the replies of `await agent(...)` that are in progress, from any task or thread; says if there were any.
 
-        `await agent.reply(...)` is stopped by your own cancellation only.
+        `await agent.reply(...)` is stopped by your own cancellation only. The `reason` is for an `Agent`: a reply of
+        one's own learns of the cancellation alone, as in AgentScope 1.x.
         """
         stops = list(self.live_conversation.stops)  # a copy, as replies may end in other threads meanwhile
         for stop in stops:

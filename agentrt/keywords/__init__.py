@@ -2,6 +2,7 @@
 
 from agentrt.keywords.attributes import compute_missing, suggest_attributes
 from agentrt.keywords.moved_names import find_elsewhere, keep_old_names
+from agentrt.keywords.old_keywords import accept_old_keywords
 from agentrt.keywords.suggestions import (
     hide_unknown,
     suggest_arguments,
@@ -11,6 +12,7 @@ from agentrt.keywords.suggestions import (
 )
 
 __all__ = [
+    "accept_old_keywords",
     "compute_missing",
     "find_elsewhere",
     "hide_unknown",

@@ -81,7 +81,7 @@ def _begin_reply(agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, struct
 
 def check_has_something(agent: ReplyingAgent) -> None:
     """Raise `InvalidInputError` for a conversation in which nothing was said yet, and so nothing can be answered."""
-    if not agent.state.context and not agent.state.summary:
+    if not agent.state.context and not agent.state.summary and not agent.may_begin:
         raise InvalidInputError(
             f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
             f"send a message, or have it observe one first"

@@ -9,7 +9,7 @@ from agentrt.agent.subscribers import broadcast
 from agentrt.block import new_name
 from agentrt.conversation.inputs import MessagesInput, observed_messages
 from agentrt.errors import ConfigError, UsageError
-from agentrt.keywords import suggest_keywords
+from agentrt.keywords import accept_old_keywords, suggest_keywords
 from agentrt.pipeline.participants import agents_in
 from agentrt.representation import describe_setting, never_raises
 
@@ -95,6 +95,7 @@ class MsgHub:
             _logger.warning("agent %r is not in the hub %r", agent.name, self.name)
         self._change(_without(self._participants, leaving), self._is_open, self._automatic)
 
+    @accept_old_keywords(enable="enabled")
     def set_auto_broadcast(self, enabled: bool) -> None:
         """Have the participants observe each other's answers, or only the messages given to `broadcast`."""
         self._change(self._participants, self._is_open, bool(enabled))

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from agentrt.block import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.errors import ToolConfigError, UsageError
-from agentrt.keywords import suggest_arguments, suggest_attributes, suggest_keywords
+from agentrt.keywords import accept_old_keywords, suggest_arguments, suggest_attributes, suggest_keywords
 from agentrt.module import StateModule
 from agentrt.representation import describe_content, never_raises, repr_as_call
 from agentrt.text import repr_of, short_repr, type_with_article
@@ -48,6 +48,14 @@ _TOOLKIT_GUESSES = {
     "schemas": "write toolkit.get_json_schemas()",
     "tool": _ADD,
     "tools": "write toolkit.names(), and toolkit.get(name)",
+}
+# Options of AgentScope 1.x that say nothing with these values.
+_OLD_DEFAULTS = {
+    "async_execution": False,
+    "include_long_description": True,
+    "include_var_keyword": False,
+    "include_var_positional": False,
+    "postprocess_func": None,
 }
 _MAX_NAMES_LISTED = 50
 _MAX_CACHED = 64
@@ -129,7 +137,13 @@ class Toolkit(StateModule):
             settings |= {"groups": self.groups, "active_groups": self.active_groups}
         return repr_as_call("Toolkit", {name: describe_content(value) for name, value in settings.items()})
 
+    @accept_old_keywords(_OLD_DEFAULTS, tool_func="function", namesake_strategy="namesake")
     @suggest_arguments(
+        async_execution="tools run beside each other by themselves, see ReActConfig(parallel_tool_calls=...)",
+        include_long_description="write func_description=...",
+        include_var_keyword="write json_schema=..., which may have them",
+        include_var_positional="write json_schema=..., which may have them",
+        postprocess_func="write a middleware with on_acting, which may replace the ToolResponse",
         name="func_name",
         description="func_description",
         group="group_name",
@@ -174,10 +188,29 @@ class Toolkit(StateModule):
             if type(chosen).bound_to is not ToolBase.bound_to:
                 self._has_bound_tools()
 
+    def remove_tool_function(self, tool_name: str, allow_not_exist: bool = True) -> None:
+        """Remove a tool that was registered; `allow_not_exist=False` raises `ToolConfigError` where there is none."""
+        entry = self._entries.get(tool_name)
+        if entry is None:
+            if not allow_not_exist:
+                raise ToolConfigError(
+                    f"the toolkit has no tool {tool_name!r}: it has {', '.join(self.names()) or 'none'}"
+                )
+            return
+        if isinstance(entry.tool, MetaTool) or any(tool_name in one.names for one in self._toolset_entries):
+            raise ToolConfigError(
+                f"the tool {tool_name!r} was not registered by itself, so it cannot be removed: put it into a group, "
+                f"and switch that off"
+            )
+        del self._entries[tool_name]
+        self._forget_schemas()
+
+    @accept_old_keywords(group_name="name")
     def create_tool_group(self, name: str, description: str, active: bool = False, notes: str | None = None) -> None:
         """Add an empty group; `notes` tell the model how to use its tools, once they are active."""
         self._add_group(ToolGroup(name, description, active, notes=notes))
 
+    @accept_old_keywords(group_names="names")
     def update_tool_groups(self, names: Iterable[str], active: bool) -> None:
         """Switch groups on or off in the toolkit's own setting, with which new conversations begin."""
         # Iterating over a `str` would give its characters.
@@ -544,9 +577,13 @@ class _ToolkitView(Toolkit):
         else:  # a tool of its own
             super().register_tool_function(*args, **kwargs)
 
+    def remove_tool_function(self, tool_name: str, allow_not_exist: bool = True) -> None:
+        self._base.remove_tool_function(tool_name, allow_not_exist)
+
     def create_tool_group(self, *args: Any, **kwargs: Any) -> None:
         self._base.create_tool_group(*args, **kwargs)
 
+    @accept_old_keywords(group_names="names")
     def update_tool_groups(self, names: Iterable[str], active: bool) -> None:
         self._base.update_tool_groups(names, active)
 
@@ -685,12 +722,14 @@ class _GroupedToolkit(_ExtendedToolkit):
         if group.active:  # beside those that are active in the other toolkit
             self._active.append(group.name)
 
+    @accept_old_keywords(tool_func="function")
     def register_tool_function(self, function: ToolLike, *, group_name: str = BASIC_GROUP, **options: Any) -> None:
         if group_name in self._groups:
             Toolkit.register_tool_function(self, function, group_name=group_name, **options)
         else:
             super().register_tool_function(function, group_name=group_name, **options)
 
+    @accept_old_keywords(group_names="names")
     def update_tool_groups(self, names: Iterable[str], active: bool) -> None:
         names = [names] if isinstance(names, str) else list(names)
         self._check_groups(names)

@@ -159,6 +159,12 @@ class OverriddenMethod:
 class OverriddenCall(OverriddenMethod):
     """An `observe` or a `print`."""
 
+    def values(self, agent: object, args: tuple[object, ...], kwargs: _MethodArguments) -> _MethodArguments:
+        """Return the values of all parameters; `observe` also takes the keyword of AgentScope 2.x, `msgs`."""
+        if self.name == "observe" and "msgs" in kwargs and "msgs" not in self._keys and self._parameters:
+            kwargs = {self._parameters[0].name if name == "msgs" else name: value for name, value in kwargs.items()}
+        return super().values(agent, args, kwargs)
+
     async def _core(self, agent: ChainedAgent, /, **values: object) -> None:
         await self(agent, values)
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NoReturn, Self
 
@@ -16,6 +17,7 @@ from agentrt.agent.react.layers import (
     SearchableKnowledge,
     check_switch,
     knowledge_layers,
+    knowledge_list,
     memory_layers,
     plan_layers,
 )
@@ -24,7 +26,7 @@ from agentrt.agent.validation import check_is_list
 from agentrt.conversation.inputs import MessagesInput
 from agentrt.errors import ConfigError, UsageError
 from agentrt.hooks import MiddlewareBase
-from agentrt.keywords import suggest_keywords
+from agentrt.keywords import accept_old_keywords, suggest_keywords
 from agentrt.memory import InMemoryMemory, LongTermMemoryBase, MemoryBase
 from agentrt.message import Msg, ToolCallBlock
 from agentrt.model_interface import ChatModelBase
@@ -61,6 +63,7 @@ class ReActAgent(Agent):
     """
 
     _shows_by_itself = True
+    may_begin = True  # as in 1.x
     _later_state = frozenset({"name", "system_prompt", "long_term_memory"})
 
     memory: MemoryBase
@@ -92,11 +95,9 @@ class ReActAgent(Agent):
         check_react_options(type(self), {"max_iters": max_iters, "parallel_tool_calls": parallel_tool_calls}, options)
         warn_of_uncalled_methods(type(self))
         if formatter is not None:
-            warnings.warn(
-                f"{type(self).__name__}(formatter=...) is not used: a model brings its own formatter",
-                UserWarning,
-                stacklevel=3,  # of the caller, since `suggest_keywords` stands in front of this
-            )
+            text = f"{type(self).__name__}(formatter=...) is not used: a model brings its own formatter"
+            # Of the caller, since `suggest_keywords` stands in front of this.
+            warnings.warn(text, UserWarning, stacklevel=3)
         if memory is not None and not isinstance(memory, MemoryBase):
             raise ConfigError(
                 f"{type(self).__name__}(memory=...) must be a MemoryBase, such as InMemoryMemory(), not {memory!r:.200}"
@@ -118,9 +119,11 @@ class ReActAgent(Agent):
         )
         options.setdefault("react_config", own)
         super().__init__(name, sys_prompt, _NoModel(name) if model is None else model, toolkit, layers, **options)
-        self.long_term_memory = long_term_memory
-        self.long_term_memory_owner = long_term_memory_owner
-        self.plan_notebook = plan_notebook
+        self.long_term_memory, self.long_term_memory_mode = long_term_memory, long_term_memory_mode
+        self.long_term_memory_owner, self.formatter = long_term_memory_owner, formatter
+        self.knowledge = knowledge_list(knowledge)
+        self.enable_rewrite_query, self.enable_meta_tool = enable_rewrite_query, enable_meta_tool
+        self.plan_notebook, self.print_hint_msg = plan_notebook, print_hint_msg
         self.memory = memory if memory is not None else InMemoryMemory()
         self._remembered: set[str] = set()  # the ids of the conversation's messages that the memory was given
         self._memory_revision: int | None = None  # when the conversation last held what the memory holds
@@ -132,6 +135,24 @@ class ReActAgent(Agent):
     def sys_prompt(self) -> str:
         """The system prompt."""
         return self.system_prompt
+
+    @property
+    def max_iters(self) -> int:
+        """The most rounds of a reply; another number holds from the next reply on."""
+        return self.react_config.max_iters
+
+    @max_iters.setter
+    def max_iters(self, max_iters: int) -> None:
+        self.react_config = replace(self.react_config, max_iters=max_iters)
+
+    @property
+    def parallel_tool_calls(self) -> bool:
+        """Whether the calls of one answer run side by side; another choice holds from the next reply on."""
+        return self.react_config.parallel_tool_calls
+
+    @parallel_tool_calls.setter
+    def parallel_tool_calls(self, parallel_tool_calls: bool) -> None:
+        self.react_config = replace(self.react_config, parallel_tool_calls=parallel_tool_calls)
 
     async def reply(self, msg: Any = None, structured_model: Any = None, *, deps: Any = None) -> Msg:  # type: ignore[override]  # no reply_id: it is the runtime's
         """Answer with the final message."""
@@ -156,6 +177,7 @@ class ReActAgent(Agent):
         """Run one tool call and return its result; made to be overridden, as the innermost layer of on_acting."""
         return await act_by_loop(self, tool_call)
 
+    @accept_old_keywords(msgs="msg")
     async def observe(self, msg: MessagesInput | None) -> None:
         """Take in messages without answering them."""
         await super().observe(msg)

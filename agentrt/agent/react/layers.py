@@ -16,6 +16,7 @@ __all__ = [
     "SearchableKnowledge",
     "check_switch",
     "knowledge_layers",
+    "knowledge_list",
     "memory_layers",
     "plan_layers",
 ]
@@ -55,10 +56,15 @@ def memory_layers(
     return [_middlewares().LongTermMemoryMiddleware(memory, owner=whose, mode=mode)]
 
 
+def knowledge_list(knowledge: Any) -> list[Any]:
+    """Return the knowledge bases, of which one may be given by itself."""
+    return [] if knowledge is None else [*knowledge] if isinstance(knowledge, (list, tuple)) else [knowledge]
+
+
 def knowledge_layers(cls: type, knowledge: Any, rewrites: bool) -> list[MiddlewareBase]:
     """Return the layer of knowledge bases, if there are any; raises `ConfigError` for options that do not fit."""
     check_switch(cls, "enable_rewrite_query", rewrites)
-    bases = [] if knowledge is None else knowledge if isinstance(knowledge, (list, tuple)) else [knowledge]
+    bases = knowledge_list(knowledge)
     if not bases:
         return []
     from agentrt.rag import KnowledgeBase  # here, since most agents have no knowledge

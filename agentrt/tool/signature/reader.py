@@ -59,7 +59,7 @@ def _read_anew(function: _Callable, hidden: Collection[str], *, has_schema: bool
     hints = {name: _read_hint(function, parameter) for name, parameter in parameters.items()}
     context_name = _take_context(function, hints)
     has_keywords = _take_variable(function, hints, parameters)
-    takes_more = has_schema and has_keywords
+    takes_more = has_keywords and (has_schema or not hints)  # by a schema, or by `**kwargs` alone
     compiled = compile_plain_types(hints, parameters, takes_more=takes_more)
     if compiled is None:
         # Here, since loading pydantic takes as long as loading most of agentrt.
@@ -180,14 +180,15 @@ def _is_context(hint: _Hint) -> bool:
 
 
 def _take_variable(function: _Callable, hints: dict[str, _Hint], parameters: _ParametersByName) -> bool:
-    """Remove `*args` and `**kwargs` that stand beside other parameters, and say whether there is a `**kwargs`."""
+    """Remove `*args` and `**kwargs`, and say whether there is a `**kwargs`; `*args` alone is refused."""
     variable = [name for name in hints if parameters[name].kind in _VARIABLE]
+    has_keywords = any(parameters[name].kind is inspect.Parameter.VAR_KEYWORD for name in variable)
     for name in hints:
-        if name not in variable or len(variable) == len(hints):
+        if name not in variable or (len(variable) == len(hints) and not has_keywords):
             _refuse_kind(function, parameters[name])
     for name in variable:
         del hints[name]
-    return any(parameters[name].kind is inspect.Parameter.VAR_KEYWORD for name in variable)
+    return has_keywords
 
 
 def _refuse_kind(function: _Callable, parameter: inspect.Parameter) -> None:
@@ -197,11 +198,6 @@ def _refuse_kind(function: _Callable, parameter: inspect.Parameter) -> None:
         )
     if parameter.kind is parameter.VAR_POSITIONAL:
         refuse(function, f"a model cannot be told what to pass as *{parameter.name}; take a list instead")
-    if parameter.kind is parameter.VAR_KEYWORD:
-        refuse(
-            function,
-            f"a model cannot be told what to pass as **{parameter.name}; write the parameters out, or give json_schema",
-        )
 
 
 def _json_defaults(parameters: _ParametersByName) -> JSONObject:
