@@ -1,24 +1,40 @@
 """Messages and answers of a conversation, as the parts of an A2A message."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
 from agentrt.boundary import strict_json
 from agentrt.message import Base64Source, DataBlock, HintBlock, Msg, TextBlock, ToolResultBlock
 
-__all__ = ["answer_parts", "file_part", "new_parts"]
+__all__ = ["answer_parts", "file_part", "message_digests", "new_parts", "unsent_messages"]
 
 
-def new_parts(messages: Sequence[Msg], name: str) -> list[dict[str, Any]]:
-    """Return the parts of all messages since the last one of the agent `name`, which the other side does not know."""
-    first = 0
-    for number, message in enumerate(messages, 1):
-        # The other side has its own messages, and got those before them when it answered.
-        if message.role == "assistant" and message.name == name:
-            first = number
+def unsent_messages(messages: Sequence[Msg], record: Mapping[str, Any], name: str) -> tuple[list[Msg], str]:
+    """Return the messages behind the last answer of the other side, and the id of the reply that has this answer.
+
+    The other side has its own answers, and got what is before them. They are known by the replies that asked for them,
+    since another agent may have the name of this one.
+    """
+    replies = [record.get("asked_by", record.get("reply_id")), record.get("answered_in")]
+    for reply_id in filter(None, replies):
+        for number in range(len(messages), 0, -1):
+            message = messages[number - 1]
+            if message.id == reply_id and message.role == "assistant" and message.name == name:
+                return list(messages[number:]), reply_id
+    return list(messages), ""
+
+
+def message_digests(messages: Sequence[Msg]) -> list[str]:
+    """Return what messages are known by: all that they say, since their ids are given by others."""
+    return [sha256(message.to_json().encode()).hexdigest() for message in messages]
+
+
+def new_parts(messages: Sequence[Msg]) -> list[dict[str, Any]]:
+    """Return the parts of messages that the other side does not know."""
     # The other side has instructions of its own: system prompts that layers make here are not for it.
-    new = [message for message in messages[first:] if message.role != "system"]
+    new = [message for message in messages if message.role != "system"]
     # In a hub several speak, and the other side has to know who said what.
     is_among_others = len({message.name for message in new}) > 1
     parts: list[dict[str, Any]] = []

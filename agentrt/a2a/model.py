@@ -4,8 +4,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from agentrt.a2a.connection import A2AConnection
-from agentrt.a2a.content import answer_parts, new_parts
-from agentrt.a2a.task import RemoteTask
+from agentrt.a2a.content import answer_parts, message_digests, new_parts, unsent_messages
+from agentrt.a2a.task import STATE_KEY, RemoteTask
 from agentrt.errors import Rejected
 from agentrt.message import HintBlock, Msg, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse
@@ -48,7 +48,7 @@ class RemoteAgentModel(ChatModelBase):
 
     def _parts_to_send(self, messages: Sequence[Msg]) -> tuple[list[dict[str, Any]], int]:
         """Return what the remote agent does not know yet, and the number of this step of the reply, from 0."""
-        run, name = self._agent.run, self._agent.name
+        run = self._agent.run
         reply_message = next((message for message in messages if message.id == run.id), None)
         blocks = [] if reply_message is None else reply_message.get_content_blocks()
         steps = [block for block in blocks if isinstance(block, (ToolResultBlock, HintBlock))]
@@ -58,7 +58,18 @@ class RemoteAgentModel(ChatModelBase):
         if steps:
             last = steps[-1]
             return [{"text": last.hint}] if isinstance(last, HintBlock) else answer_parts(last), len(steps)
-        return new_parts(messages, name), 0
+        return self._unsent_parts(messages), 0
+
+    def _unsent_parts(self, messages: Sequence[Msg]) -> list[dict[str, Any]]:
+        run, record = self._agent.run, self._agent.state.middleware_data.setdefault(STATE_KEY, {})
+        unsent, answered_in = unsent_messages(messages, record, self._agent.name)
+        digests, taken = message_digests(unsent), record.get("taken", [])
+        record |= {"answered_in": answered_in, "sending": digests}
+        # A task that failed has what was sent to it, and left no answer. In its own reply, it is all sent again.
+        is_failed = record.get("asked_by") not in (answered_in, run.id)
+        if is_failed and len(taken) < len(unsent) and digests[: len(taken)] == taken:
+            unsent = unsent[len(taken) :]
+        return new_parts(unsent)
 
     async def _converse(self, task: RemoteTask) -> AsyncGenerator[ChatResponse, None]:
         try:

@@ -16,12 +16,12 @@ from agentrt.errors import ModelError, Refused, Rejected, Transient
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.text import escape_controls, one_line
 
-__all__ = ["ANSWER_TOOL", "RemoteTask"]
+__all__ = ["ANSWER_TOOL", "STATE_KEY", "RemoteTask"]
 
 ANSWER_TOOL = "answer"
 """The tool that stands for a question of the remote agent; its result is the answer."""
 _NOTHING_SAID = "[The agent said nothing.]"
-_STATE_KEY = "A2AAgent"
+STATE_KEY = "A2AAgent"
 _SECONDS_TO_CANCEL = 5.0
 _MAX_DROPS = 3
 _FIRST_WAIT = 0.25
@@ -38,7 +38,7 @@ class RemoteTask:
         self._reply = agent.run
         self._parts = parts
         self._step = step
-        self._record: dict[str, Any] = agent.state.middleware_data.setdefault(_STATE_KEY, {})
+        self._record: dict[str, Any] = agent.state.middleware_data.setdefault(STATE_KEY, {})
         self._time = WaitingTime(connection.timeouts, connection.source)
         self._results: RpcResults | None = None
         self._progress = TaskProgress(connection.source, "", "", {})
@@ -98,6 +98,8 @@ class RemoteTask:
         # Saved once for each task: from here on, another process follows it instead of sending the message again.
         progress, record = self._progress, self._record
         pieces = progress.read(result)
+        if "sending" in record:  # any answer says that the message has come
+            record |= {"asked_by": self._reply.id, "taken": record.pop("sending")}
         if progress.task_id and not record["is_taken"]:
             ids = {"task_id": progress.task_id, "context_id": progress.context_id}
             record |= {**ids, "is_open": True, "is_taken": True}

@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from agentrt import Agent, AgentState
+from agentrt import Agent, AgentState, Msg
 from agentrt.a2a import A2AAgent
 from agentrt.errors import ConfigError, Malformed, ModelError, Refused, Rejected, Timeout, Transient
 from agentrt.event import ExternalExecutionResultEvent
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.model import ScriptedChatModel, Timeouts
-from agentrt.pipeline import MsgHub
+from agentrt.pipeline import MsgHub, sequential_pipeline
 from agentrt.serving import BearerTokens, create_app
 from agentrt.state import InMemoryStateStore
 from tests.a2a.reference_agent import ReferenceAgent, run_reference_agent
@@ -79,6 +79,33 @@ async def test_reference_agent_answers_streams_and_asks(reference):
         assert other.heard[-1][1] == "Oslo"
         with pytest.raises(ModelError, match="ended its task as FAILED: no map"):
             await agent.with_state(AgentState()).reply("fail")
+
+
+async def test_two_agents_of_one_name_know_their_own_answers(reference):
+    url, other = reference
+    async with A2AAgent(url) as first, A2AAgent(url) as second:
+        answer = await sequential_pipeline([first, second], Msg("user", "rain?", "user"))
+        # The second one gets the answer of the first as a message.
+        assert other.heard[-1][1] == f"{first.name}: It rains (rain?)."
+        assert answer.get_text_content() == f"It rains ({first.name}: It rains (rain?).)."
+
+
+async def test_message_of_a_task_that_failed_is_sent_once(reference):
+    url, other = reference
+    async with A2AAgent(url) as agent:
+        await agent.reply("greet")
+        for _ in range(2):
+            with pytest.raises(Refused, match="not mine"):
+                await agent.reply("decline")
+        await agent.reply("rain?")
+        assert [text for _, text in other.heard[-4:]] == ["greet", "decline", "decline", "rain?"]
+        # What did not come is sent with the next message.
+        lost = A2AAgent("http://127.0.0.1:9", state=agent.state, name=agent.name)
+        async with lost:
+            with pytest.raises(Transient):
+                await lost.reply("and snow?")
+        await agent.reply("and hail?")
+        assert other.heard[-1][1] == "and snow?\nand hail?"
 
 
 async def test_agent_that_does_not_stream_is_asked_until_it_is_done():
