@@ -75,6 +75,12 @@ def test_prefix_that_is_not_a_plain_name_is_refused(prefix):
         RedisStore("redis://localhost", prefix=prefix)
 
 
+@pytest.mark.parametrize("prefix", ["a:session", "a:messages:b"])
+def test_prefix_among_the_keys_of_another_one_is_refused(prefix):
+    with pytest.raises(ConfigError, match=r"has the part '(session|messages)'.*choose another word"):
+        RedisStore("redis://localhost", prefix=prefix)
+
+
 @pytest.mark.parametrize(("cls", "package"), [(PostgresStore, "psycopg"), (RedisStore, "coredis")])
 def test_missing_package_names_the_extra(monkeypatch, cls, package):
     monkeypatch.setitem(sys.modules, package, None)

@@ -103,6 +103,12 @@ class RedisStore(DatabaseStore):
             raise ConfigError(
                 f"{owner}(prefix=...) must have 1 to 100 letters, digits, '_', '.', ':' and '-', not {prefix!r:.100}"
             )
+        # These would be keys of the prefix in front of them.
+        if parts := {"session", "messages"}.intersection(prefix.split(":")[1:]):
+            raise ConfigError(
+                f"{owner}(prefix={prefix!r}) has the part {min(parts)!r}, as the keys of a store have whose prefix is what "
+                f"comes before: choose another word"
+            )
         super().__init__(_RedisDatabase(owner, url, prefix, check_ttl(owner, ttl)), threads=_THREADS)
 
 
