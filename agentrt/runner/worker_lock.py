@@ -20,6 +20,7 @@ class WorkerLock:
         self.path = path
         self._worker = worker
         self._held: ExitStack | None = None
+        self._descriptor = -1
 
     def take(self) -> bool:
         """Take the lock, and say whether that was possible: another process may have it."""
@@ -31,13 +32,32 @@ class WorkerLock:
                     held.enter_context(lock_until(descriptor, time.monotonic()))
                 except TimeoutError:
                     return False
+                if not self._is_file_of(descriptor):  # deleted since it was opened
+                    return False
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, self._worker.encode())
-                self._held = held.pop_all()
+                self._held, self._descriptor = held.pop_all(), descriptor
                 return True
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise SessionIOError(f"the lock file {str(self.path)!r} cannot be used: {reason}") from error
+
+    def keep(self) -> bool:
+        """Take the lock again if its file was deleted, and say whether no other process has it now."""
+        if self._is_file_of(self._descriptor):
+            return True
+        held = self._held
+        if not self.take():
+            return False
+        if held is not None:
+            held.close()
+        return True
+
+    def _is_file_of(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(descriptor))
+        except FileNotFoundError:
+            return False
 
     def read_holder(self) -> str:
         """Return the name of the worker that has the lock, or had it last; empty if there was none."""
