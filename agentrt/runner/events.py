@@ -101,6 +101,10 @@ class EventLog:
         self._logs: dict[tuple[str, str], ReplyLog] = {}  # those that are closed in the order of their closing
         self._opened = anyio.Event()
 
+    def reopen(self) -> None:
+        """Forget the event loop of the time before; what was said then is kept."""
+        self._opened = anyio.Event()
+
     def open(self, session_id: str, message: Msg, number: int) -> ReplyLog:
         """Return the log of a reply that is about to run; up to that number its events have built the message."""
         key = session_id, message.id

@@ -33,6 +33,10 @@ class ReplyWorker:
         self._changed = anyio.Event()
         self.draining = anyio.Event()
 
+    def reopen(self) -> None:
+        """Forget the event loop and the end of the time before."""
+        self._changed, self.draining = anyio.Event(), anyio.Event()
+
     def __len__(self) -> int:
         return len(self._running)
 

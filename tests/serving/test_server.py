@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
+import trio
 
 from agentrt import Agent
 from agentrt.message import ToolCallBlock
@@ -42,6 +43,16 @@ def test_reply_survives_its_connections_while_it_runs(is_durable, tmp_path):
         assert rebuild(events).get_text_content() == "".join(WORDS)
         large = client.post("/api/sessions/s1/replies", json={"input": "a" * 1000})
         assert (large.status_code, large.json()["error"]["code"]) == (413, "too_large")
+
+
+def test_app_that_was_made_in_another_event_loop_serves():
+    async def make() -> Any:
+        return create_app(Agent("assistant", "", ScriptedChatModel(["Hello."])))
+
+    with run_server(trio.run(make)) as url, httpx2.Client(base_url=url, timeout=PATIENCE) as client:
+        headers = {"Accept": "text/event-stream"}
+        reply = client.post("/api/sessions/s1/replies", json={"input": "Hi"}, headers=headers)
+        assert read_stream(reply.text)[-1][1]["status"] == "completed"
 
 
 async def test_reader_continues_where_the_reply_does_not_run(tmp_path):
