@@ -16,6 +16,7 @@ from agentrt.agent import Agent, AgentInput
 from agentrt.block import new_name
 from agentrt.errors import ConfigError, InvalidInputError, ResumeError, UsageError
 from agentrt.event import AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.keywords import suggest_arguments
 from agentrt.loop.outcome import UNSAVED
 from agentrt.message import Msg
 from agentrt.runner.events import EventLog
@@ -109,7 +110,9 @@ class RunnerBase(ABC):
     async def __aenter__(self) -> Self:
         if self._is_open:
             raise UsageError(f"this {type(self).__name__} is open already: write `async with runner:` once")
-        self._replies.draining = anyio.Event()  # of the time before, there is nothing left to drain
+        # In the event loop that uses it; and of the time before, there is nothing left to drain.
+        self._replies.reopen()
+        self._events.reopen()
         await self._open()
         self._is_open = True
         return self
@@ -130,6 +133,10 @@ class RunnerBase(ABC):
                     if close is not None:
                         await close()
 
+    @suggest_arguments(
+        deps="objects cannot be stored: give tools of the worker's agent what they need, and tell sessions by labels=",
+        structured_schema="a schema is not stored: give the agent a tool that takes the answer, or call its reply()",
+    )
     async def submit(
         self,
         session_id: str,

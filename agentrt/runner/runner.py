@@ -4,7 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -76,7 +76,7 @@ class Runner(RunnerBase):
         self._queue: SQLiteQueue = SQLiteQueue(path, is_full=getattr(store, "durability", "full") == "full")
         self._worker = f"{socket.gethostname()}:{os.getpid()}:{next(_numbers)}"
         self._lock = None if path is None else WorkerLock(path.with_name(f"{path.name}.worker"), self._worker)
-        self._is_working = False
+        self._is_working = self._is_superseded = False
         self._changed = anyio.Event()  # there may be something to claim
 
     @never_raises
@@ -94,11 +94,14 @@ class Runner(RunnerBase):
         self._is_working = True
         try:
             await _warm_up()
-            async with self._hold_lock() as is_held, self._agent:
-                if is_held:
-                    await self._take_over()
-                    _logger.info("ready: %s works on %r", self._worker, self._store)
-                    await self._work()
+            self._is_superseded = True
+            while self._is_superseded:
+                self._is_superseded = False
+                async with self._hold_lock() as is_held, self._agent:
+                    if is_held:
+                        await self._take_over()
+                        _logger.info("ready: %s works on %r", self._worker, self._store)
+                        await self._work()
         finally:
             self._is_working = False
             self._replies.draining = anyio.Event()  # it may work again
@@ -163,6 +166,7 @@ class Runner(RunnerBase):
             try:
                 async with anyio.create_task_group() as helpers:
                     helpers.start_soon(self._watch_interrupts)
+                    helpers.start_soon(self._keep_lock)
                     helpers.start_soon(self._follow_schedules)
                     await self._claim_all(group)
                     helpers.cancel_scope.cancel()
@@ -175,7 +179,7 @@ class Runner(RunnerBase):
 
     async def _claim_all(self, group: TaskGroup) -> None:
         """Begin what is queued, as it comes, until the runner is drained."""
-        while not self._replies.draining.is_set():
+        while not self._replies.draining.is_set() and not self._is_superseded:
             changed = self._changed  # taken first, so that what comes while the queue is read counts
             claimed = await self._claim() if len(self._replies) < self._max_concurrency else None
             if claimed is not None:
@@ -211,12 +215,30 @@ class Runner(RunnerBase):
                 for name in names:
                     self._replies.interrupt_request(name)
 
+    async def _keep_lock(self) -> None:
+        """Leave what runs to another worker that has the lock, since somebody has deleted its file."""
+        while self._lock is not None:
+            await anyio.sleep(_POLL_SECONDS)
+            with suppress(SessionIOError):  # its folder is away, and so is the store
+                if not self._lock.keep():
+                    _logger.error(
+                        "%s leaves %r: the lock file %r was deleted, and another worker has the new one",
+                        self._worker,
+                        self._store,
+                        str(self._lock.path),
+                    )
+                    self._is_superseded = True
+                    await self._replies.leave_all()
+                    self._wake()
+                    return
+
     def _wake(self) -> None:
         # An event is set once; those who wait later wait for the next one.
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
     async def _open(self) -> None:
+        self._changed = anyio.Event()  # of the event loop that is used, which may not be the one it was made in
         migrate = getattr(self._store, "migrate", None)
         if migrate is not None:
             await migrate()  # first: it knows by its tables whose database that is

@@ -9,9 +9,10 @@ import anyio
 import pytest
 
 from agentrt import AgentState
-from agentrt.errors import SessionCorrupt, SessionIOError
+from agentrt.errors import SessionCorrupt, SessionIOError, WrongCallError
 from agentrt.runner import Runner
 from agentrt.runner.sqlite_queue import SQLiteQueue
+from agentrt.runner.worker_lock import WorkerLock
 from agentrt.state import FileStateStore, InMemoryStateStore, SQLiteStore
 from tests.runner.conftest import make_agent, rebuild, work
 
@@ -288,3 +289,29 @@ async def test_damaged_session_ends_its_replies_and_no_others(sqlite):
         await (await runner.submit("bad", "Once more!")).result()
         message = await runner.handle("bad", handles[1].reply_id).result()
     assert message.finished_reason in ("failed", "completed")  # by when it was deleted
+
+
+async def test_deleted_lock_file_is_made_again_and_keeps_others_out(sqlite, caplog):
+    lock = sqlite.path.with_name(f"{sqlite.path.name}.worker")
+    other = WorkerLock(lock, "other")
+    with anyio.fail_after(20):
+        async with work(Runner(make_agent(), sqlite)) as runner:
+            await (await runner.submit("s1", "Hi")).result()
+            lock.unlink()
+            while not lock.exists():  # noqa: ASYNC110  # a file has no event
+                await anyio.sleep(0.01)
+            assert not other.take()
+            # Another worker that comes first has it, and this one waits.
+            lock.unlink()
+            assert other.take()
+            while "the lock file" not in caplog.text:  # noqa: ASYNC110  # nor has a log
+                await anyio.sleep(0.01)
+            other.release()
+            assert (await (await runner.submit("s2", "Hi")).result()).get_text_content() == "You said: Hi"
+
+
+async def test_submit_says_why_it_takes_no_objects_and_no_schema():
+    async with Runner(make_agent(), InMemoryStateStore()) as runner:
+        for name in ("deps", "structured_schema"):
+            with pytest.raises(WrongCallError, match=f"no parameter '{name}': .* stored"):
+                await runner.submit("s1", "Hi", **{name: object()})
