@@ -106,8 +106,8 @@ class RedisStore(DatabaseStore):
         # These would be keys of the prefix in front of them.
         if parts := {"session", "messages"}.intersection(prefix.split(":")[1:]):
             raise ConfigError(
-                f"{owner}(prefix={prefix!r}) has the part {min(parts)!r}, as the keys of a store have whose prefix is what "
-                f"comes before: choose another word"
+                f"{owner}(prefix={prefix!r}) has the part {min(parts)!r}, as keys of a store with a shorter prefix do: "
+                f"choose another word"
             )
         super().__init__(_RedisDatabase(owner, url, prefix, check_ttl(owner, ttl)), threads=_THREADS)
 
