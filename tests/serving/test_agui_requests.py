@@ -1,7 +1,7 @@
 """What a run of AG-UI gets that cannot begin, and which messages of a client are new."""
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx2
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from agentrt.block import new_id
 from agentrt.model import ScriptedChatModel
 from agentrt.serving import BearerTokens, create_app
+from agentrt.tool import ToolBase
 from tests.runner.conftest import approved_pay, make_agent
 from tests.serving.conftest import PATIENCE, WORDS, halfway_agent, run_server, serve
 
@@ -105,3 +106,35 @@ def test_run_that_was_cut_is_told_again_while_it_runs():
     assert "".join(event["delta"] for event in events if event["type"] == "TEXT_MESSAGE_CONTENT") == "".join(WORDS)
     assert events[-1]["outcome"] == {"type": "success"}
     assert again.json()["error"]["code"] == "invalid_input"  # another run, with nothing new
+
+
+async def test_answer_that_was_cut_may_be_sent_again():
+    async with serve(make_agent(approved_pay())) as client:
+        asked = read_events((await client.post("/agui", json=run_input(says("call pay")))).text)
+        [question] = asked[-1]["outcome"]["interrupts"]
+        entry = {"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}
+        body = run_input(says("call pay"), resume=[entry])
+        first, again = [read_events((await client.post("/agui", json=body)).text) for _ in range(2)]
+        assert again[-1]["outcome"] == first[-1]["outcome"] == {"type": "success"}
+        assert [event["delta"] for event in again if event["type"] == "TEXT_MESSAGE_CONTENT"][-1] == "pay"
+        contrary = {**entry, "payload": {"approved": False}}
+        refused = await client.post("/agui", json=run_input(says("call pay"), resume=[contrary]))
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+
+
+class Camera(ToolBase):
+    name = "camera"
+    description = "Take a picture."
+    input_schema: ClassVar = {"type": "object", "properties": {}}
+    is_external_tool = True
+
+
+async def test_result_that_was_cut_may_be_sent_again():
+    async with serve(make_agent(Camera())) as client:
+        asked = read_events((await client.post("/agui", json=run_input(says("call camera")))).text)
+        [call] = asked[-1]["outcome"]["pendingToolCallIds"]
+        result = {"id": "r1", "role": "tool", "toolCallId": call, "content": "a cat"}
+        for _ in range(2):
+            done = read_events((await client.post("/agui", json=run_input(says("call camera"), result))).text)
+            assert done[-1]["outcome"] == {"type": "success"}
+            assert "a cat" in "".join(event["delta"] for event in done if event["type"] == "TEXT_MESSAGE_CONTENT")

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentrt import Msg
+from agentrt import AgentState, Msg
 from agentrt.errors import AgentRTError, UsageError
 from agentrt.runner import ReplyHandle
 from agentrt.serving.agui.events import RunTranslator
@@ -73,15 +73,20 @@ class AgUi:
         state = None if info is None else await visitor.load(run_input.thread_id)
         agent = visitor.runner.agent
         question = None if state is None else agent.with_state(state).waiting()
-        answer = run_input.answer_to(question)
+        reply = None if state is None else _latest_reply(state)
+        answer = run_input.answer_to(question, reply)
         if answer is not None:
             handle = await submit_answer(visitor, run_input.thread_id, answer)
+            if question is None:
+                return _Run(handle, 0, None, is_repeated=True)
             # The client has read what came before its answer, and a snapshot has to repeat it.
             context = None if state is None else state.reply_context
-            return _Run(handle, 0 if question is None else question.seq, None if context is None else context.message)
+            return _Run(handle, question.seq, None if context is None else context.message)
         reply_id = run_input.run_id if is_reply_id(run_input.run_id) else None
         messages = run_input.new_messages(agent, state)
         if not messages:
+            if reply is not None and run_input.has_result_for(reply):
+                reply_id = reply.id
             if reply_id is None or state is None or not await visitor.runner.has_reply(state.session_id, reply_id):
                 raise nothing_new()
             return _Run(visitor.runner.handle(state.session_id, reply_id), 0, None, is_repeated=True)
@@ -97,6 +102,7 @@ class AgUi:
             messages=run_input.messages,
             state=run_input.state,
             said_before=run.message,
+            answered=run_input.answered_calls(run.handle.reply_id) if run.is_repeated else frozenset(),
         )
         yield encode_data(translator.begin())
         if run.is_repeated:
@@ -117,3 +123,11 @@ class AgUi:
         except AgentRTError as error:
             _logger.warning("a reader of reply %s was left: %s", run.handle.reply_id, type(error).__name__)
             yield encode_data(translator.fail("store", "the store of the sessions does not answer: try again"))
+
+
+def _latest_reply(state: AgentState) -> Msg | None:
+    """Return the message of the reply in progress, or of the one that ended last."""
+    if state.reply_context is not None:
+        return state.reply_context.message
+    last = state.last_reply
+    return next((message for message in reversed(state.context) if last and message.id == last.reply_id), None)

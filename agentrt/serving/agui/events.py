@@ -1,6 +1,6 @@
 """The events of a reply as the events of a run of AG-UI."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from agentrt import Msg
@@ -62,7 +62,8 @@ class RunTranslator:
 
     `messages` and `state` are what the client has, `said_before` is what the reply had said when it was resumed. What
     was sent and counts no longer, such as an attempt at the model that was given up, is corrected by a snapshot of all
-    messages: those of the client, and those of the reply as it stands.
+    messages: those of the client, and those of the reply as it stands. Questions about the calls in `answered` are left
+    out: they came in a run before this one.
     """
 
     def __init__(
@@ -75,7 +76,9 @@ class RunTranslator:
         messages: list[_RunEvent],
         state: Mapping[str, Any],
         said_before: Msg | None,
+        answered: Collection[str] = (),
     ) -> None:
+        self._answered = answered
         self._run = {"threadId": thread_id, "runId": run_id}
         self._reply_id = reply_id
         self._agent_name = agent_name
@@ -232,7 +235,12 @@ class RunTranslator:
         outcome = "suspended" if event.state == ToolResultState.RUNNING else "success"
         yield {"type": "SUBAGENT_FINISHED", "subagentRunId": event.child_reply_id, "outcome": {"type": outcome}}
 
+    def _is_answered(self, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> bool:
+        return all(call.id in self._answered for call in event.tool_calls)
+
     def _ask(self, event: RequireUserConfirmEvent) -> Iterator[_RunEvent]:
+        if self._is_answered(event):
+            return
         interrupts = []
         for call in event.tool_calls:
             question = event.questions.get(call.id)
@@ -249,6 +257,8 @@ class RunTranslator:
         yield from self._finish("waiting", {"type": "interrupt", "interrupts": interrupts})
 
     def _hand_out(self, event: RequireExternalExecutionEvent) -> Iterator[_RunEvent]:
+        if self._is_answered(event):
+            return
         # The list must agree with the run, which may have begun after the call.
         pending = [call.id for call in event.tool_calls if call.id in self._started_calls]
         yield from self._finish("waiting", {"type": "success", **({"pendingToolCallIds": pending} if pending else {})})

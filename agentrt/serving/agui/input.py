@@ -45,10 +45,15 @@ class RunInput(NamedTuple):
         thread_id = check_new_id(body.get("threadId"), "'threadId'")
         return cls(thread_id, run_id, messages or [], resume, state if isinstance(state, dict) else {})
 
-    def answer_to(self, question: object) -> UserConfirmResultEvent | ExternalExecutionResultEvent | None:
-        """Return the answer to what the session waits for, `None` where the client sends none."""
+    def answer_to(
+        self, question: object, reply: Msg | None
+    ) -> UserConfirmResultEvent | ExternalExecutionResultEvent | None:
+        """Return the answer to what the session waits for, `None` where the client sends none.
+
+        A run that is sent again may answer what `reply`, the latest one, has asked before.
+        """
         if self.resume:
-            return self._decisions(question)
+            return self._decisions(question, reply)
         # A message while the user is asked is refused later, as everywhere.
         return self._results(question) if isinstance(question, RequireExternalExecutionEvent) else None
 
@@ -99,18 +104,33 @@ class RunInput(NamedTuple):
             raise ApiError(400, "invalid_input", f"'{place}.content' must have images with a source of 'data' or 'url'")
         return {"type": "image_url", "image_url": {"url": url}}
 
-    def _decisions(self, question: object) -> UserConfirmResultEvent:
-        if not isinstance(question, RequireUserConfirmEvent):
+    def answered_calls(self, reply_id: str) -> frozenset[str]:
+        """Return the ids of the calls that the client has answered, by decisions of this run or by results."""
+        decided = {str(entry.get("interruptId")).removeprefix(approval_id(reply_id, "")) for entry in self.resume}
+        return frozenset(decided | {str(message.get("toolCallId")) for message in self.messages})
+
+    def has_result_for(self, reply: Msg) -> bool:
+        """Say whether the client has ended with the result of a call of that reply."""
+        last = self.messages[-1] if self.messages else {}
+        calls = {call.id for call in reply.get_content_blocks("tool_call")}
+        return last.get("role") == "tool" and str(last.get("toolCallId")) in calls
+
+    def _decisions(self, question: object, reply: Msg | None) -> UserConfirmResultEvent:
+        if isinstance(question, RequireUserConfirmEvent):
+            reply_id, asked = question.reply_id, question.tool_calls
+        elif reply is not None:
+            reply_id, asked = reply.id, reply.get_content_blocks("tool_call")
+        else:
             raise ApiError(409, "not_waiting", "the session does not wait for the user's approval")
         # By the reply's id too, so that an answer to an older question does not fit.
-        calls = {approval_id(question.reply_id, call.id): call for call in question.tool_calls}
+        calls = {approval_id(reply_id, call.id): call for call in asked}
         results = []
         for number, entry in enumerate(self.resume):
             call = calls.get(str(entry.get("interruptId")))
             if call is None:
                 raise ApiError(409, "unknown_call", f"'resume[{number}].interruptId' is not what the session waits for")
             results.append(self._decision(call, entry, f"resume[{number}]"))
-        return UserConfirmResultEvent(question.reply_id, results)
+        return UserConfirmResultEvent(reply_id, results)
 
     def _decision(self, call: ToolCallBlock, entry: dict[str, Any], place: str) -> ConfirmResult:
         if entry.get("status") == "cancelled":
