@@ -216,7 +216,7 @@ class Runner(RunnerBase):
                     self._replies.interrupt_request(name)
 
     async def _keep_lock(self) -> None:
-        """Leave what runs to another worker that has the lock, since somebody has deleted its file."""
+        """Leave what runs to another worker that has the lock, since its file was deleted."""
         while self._lock is not None:
             await anyio.sleep(_POLL_SECONDS)
             with suppress(SessionIOError):  # its folder is away, and so is the store

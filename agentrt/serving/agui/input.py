@@ -117,13 +117,13 @@ class RunInput(NamedTuple):
 
     def _decisions(self, question: object, reply: Msg | None) -> UserConfirmResultEvent:
         if isinstance(question, RequireUserConfirmEvent):
-            reply_id, asked = question.reply_id, question.tool_calls
+            reply_id, tool_calls = question.reply_id, question.tool_calls
         elif reply is not None:
-            reply_id, asked = reply.id, reply.get_content_blocks("tool_call")
+            reply_id, tool_calls = reply.id, reply.get_content_blocks("tool_call")
         else:
             raise ApiError(409, "not_waiting", "the session does not wait for the user's approval")
         # By the reply's id too, so that an answer to an older question does not fit.
-        calls = {approval_id(reply_id, call.id): call for call in asked}
+        calls = {approval_id(reply_id, call.id): call for call in tool_calls}
         results = []
         for number, entry in enumerate(self.resume):
             call = calls.get(str(entry.get("interruptId")))
