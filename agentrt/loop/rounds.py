@@ -29,7 +29,7 @@ from agentrt.loop.outcome import end_event, end_partial_message, message_when_in
 from agentrt.loop.reasoning import forget_attempt, reason, reason_unseen
 from agentrt.loop.structured_output import count_answer_in_words
 from agentrt.loop.tool_calls.acting import calls_of_round, run_call_unseen, run_calls, save_result
-from agentrt.message import ContentBlock, Msg, ToolCallBlock, ToolResultBlock
+from agentrt.message import ContentBlock, Msg, ThinkingBlock, ToolCallBlock, ToolResultBlock
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
@@ -248,7 +248,8 @@ class Rounds:
         if not (context.hidden_calls is not None and _only_asked(context, blocks)):
             context.cur_iter += 1
         added = len(blocks)
-        context.empty_rounds = 0 if added > 0 else context.empty_rounds + 1
+        says_nothing = not (blocks and context.paused) and all(isinstance(block, ThinkingBlock) for block in blocks)
+        context.empty_rounds = context.empty_rounds + 1 if says_nothing else 0
         if context.empty_rounds > _MAX_EMPTY_ROUNDS:
             raise Malformed(f"model {agent.model.model!r} gave {context.empty_rounds} empty answers in a row")
         if context.structured is not None and added > 0 and not context.paused:

@@ -1,6 +1,7 @@
 """Anthropic's messages API, through the official SDK."""
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Unpack
@@ -22,6 +23,7 @@ from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.model.remote.stream import AnswerReader
 from agentrt.model_interface.capabilities import ModelCapabilities
 from agentrt.model_interface.estimate import CountTokens, estimated_usage
+from agentrt.text import lazy_pattern
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
 __all__ = ["AnthropicChatModel"]
@@ -79,6 +81,10 @@ class AnthropicChatModel(RemoteChatModel):
     _key_variable = "ANTHROPIC_API_KEY"
     _client_options: ClassVar[Mapping[str, object]] = {"open_telemetry": False}  # tracing is a middleware's affair
     _forms = frozenset({"image", "pdf"})
+    _refused_thoughts = lazy_pattern(
+        r"invalid `?(?:signature|data)`? in `?(?:redacted_)?thinking|thinking`? blocks? .{0,80}cannot be modified",
+        re.IGNORECASE,
+    )
     _default_context_size = 200_000
 
     def __init__(

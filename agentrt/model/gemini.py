@@ -33,6 +33,7 @@ from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.model.remote.stream import AnswerReader
 from agentrt.model_interface.capabilities import ModelCapabilities
 from agentrt.model_interface.estimate import CountTokens, estimated_usage
+from agentrt.text import lazy_pattern
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
 __all__ = ["GeminiChatModel"]
@@ -96,6 +97,9 @@ class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
     _key_variable = "GEMINI_API_KEY"
     _key_header = "x-goog-api-key"
     _forms = frozenset({"image", "audio", "video", "pdf"})
+    _refused_thoughts = lazy_pattern(
+        r"(?:corrupted|invalid) thought[ _]signature|thought[ _]signature is (?:not valid|invalid)", re.IGNORECASE
+    )
     _default_context_size = 1_000_000
 
     def __init__(

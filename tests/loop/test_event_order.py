@@ -140,6 +140,12 @@ async def test_a_response_of_thinking_alone_goes_on_to_the_next_round():
     ).replace("TH_DELTA+", "TH_DELTA")
 
 
+async def test_thinking_alone_is_asked_for_once_more_and_then_refused():
+    agent = agent_of([[ThinkingBlock("hm")], [ThinkingBlock("hm")], "never said"])
+    with pytest.raises(Malformed, match="gave 2 empty answers in a row"):
+        await agent.reply("go")
+
+
 async def test_an_empty_answer_is_asked_for_once_more_and_then_refused():
     empty = ChatResponse([], usage=ChatUsage(1, 0))
     agent = agent_of([empty, "now"])

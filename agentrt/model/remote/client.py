@@ -1,16 +1,18 @@
 """What all chat models behind an HTTP API share."""
 
 import logging
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from agentrt.block import JSONObject
-from agentrt.errors import Rejected
+from agentrt.errors import Refused, Rejected
 from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model.catalog.lookup import known_capabilities
 from agentrt.model.catalog.prices import PublishedPrices
+from agentrt.model.refused_parts import RefusedParts
 from agentrt.model.remote.counting_reader import CountingReader
 from agentrt.model.remote.endpoint import RemoteEndpoint
 from agentrt.model.remote.native_schema import NativeReader, NativeRequest, StructuredMode, native_request
@@ -46,6 +48,8 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     structured_output: StructuredMode = "tool"
     """How structured output is asked for."""
     _refuses_schemas = False
+    _refused_thoughts: ClassVar[re.Pattern[str] | None] = None
+    """Matches what the API says of a thought whose signature it does not take."""
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
         ChatModelBase.__init__(
             self, model=model, stream=stream, context_size=context_size, capabilities=known, count_tokens=count_tokens
         )
+        self._refused_parts = RefusedParts(self._refused_thoughts)
         # They cost nothing until they are asked for.
         if self.capabilities.prices is None:
             self.capabilities = replace(self.capabilities, prices=PublishedPrices(model, self.base_url))
@@ -93,6 +98,19 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
         return None
 
     async def _call(
+        self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
+    ) -> ModelResult:
+        messages = self._refused_parts.left_out_of(messages)
+        try:
+            return await self._answer_to(messages, tools, tool_choice)
+        except (Refused, Rejected) as error:
+            if not self._refused_parts.note(messages, error):
+                raise
+            _logger.warning("thoughts or pictures are left out from now on: %s", error)
+        # The request was refused before any of an answer was read; there is less to refuse each time.
+        return await self._call(messages, tools, tool_choice)
+
+    async def _answer_to(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
         body = self._native_body(messages, tools, tool_choice)

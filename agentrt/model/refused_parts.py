@@ -1,0 +1,119 @@
+"""Thoughts and pictures that a provider has refused: without them, its model answers the rest of the conversation."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+
+from agentrt.block import Base64Source, ContentBlock, DataBlock, TextBlock, ThinkingBlock, ToolResultBlock
+from agentrt.errors import ModelError
+from agentrt.formatter.openai import file_note
+from agentrt.message import Msg
+from agentrt.text import lazy_pattern
+
+__all__ = ["RefusedParts"]
+
+_MAX_LEFT_OUT = 10_000
+_UNACCEPTED = (400, 404, 415, 422)
+# The codes of OpenAI, and the words of Anthropic, Gemini, vLLM and others. That a model takes no pictures at all is
+# another fault, which another model may not have.
+_REFUSED_IMAGE = lazy_pattern(
+    r"\b(?:empty_image_file|failed_to_download_image|image_(?:content_policy_violation|file_not_found|file_too_large"
+    r"|parse_error|too_large|too_small)|invalid_base64_image|invalid_image(?:_format|_mode|_url)?"
+    r"|unsupported_image_media_type)\b"
+    r"|(?:could not|unable to) process (?:input )?image|provided image is not valid|image\.source\.base64"
+    r"|image (?:was specified using|exceeds)|image dimensions exceed|(?:unsupported|invalid|corrupt(?:ed)?) image\b"
+    r"|(?:failed|unable) to (?:load|decode|download|fetch|identify) (?:the )?image|cannot identify image"
+    r"|error while downloading",
+    re.IGNORECASE,
+)
+
+
+class RefusedParts:
+    """Which parts of conversations an API has refused; they are known again by what they hold, not by their ids."""
+
+    def __init__(self, refused_thoughts: re.Pattern[str] | None) -> None:
+        self._refused_thoughts = refused_thoughts  # matches what the API says of signatures that it does not take
+        self._refused: dict[str, None] = {}  # hashes, the oldest first
+
+    def note(self, messages: Sequence[Msg], error: ModelError) -> bool:
+        """Note what of these messages the error is about; returns whether that is any part of them."""
+        if error.status_code not in _UNACCEPTED:
+            return False
+        parts: list[str] = []
+        if self._refused_thoughts is not None and self._refused_thoughts.search(str(error)):
+            parts = [_hash_of(signature) for signature in _signatures_of(messages)]
+        elif _REFUSED_IMAGE.search(str(error)):
+            parts = _refused_images(messages, str(error))
+        self._refused |= dict.fromkeys(parts)
+        while len(self._refused) > _MAX_LEFT_OUT:
+            del self._refused[next(iter(self._refused))]
+        return bool(parts)
+
+    def left_out_of(self, messages: list[Msg]) -> list[Msg]:
+        """Return the messages without the parts that were refused: a note is in the place of each picture."""
+        return [*map(self._left_out_of_message, messages)] if self._refused else messages
+
+    def _left_out_of_message(self, message: Msg) -> Msg:
+        if isinstance(message.content, str):
+            return message
+        content = [self._left_out_of_block(block) for block in message.content]
+        unchanged = all(block is before for block, before in zip(content, message.content, strict=True))
+        return message if unchanged else replace(message, content=content)
+
+    def _left_out_of_block(self, block: ContentBlock) -> ContentBlock:
+        if isinstance(block, ThinkingBlock) and block.signature and _hash_of(block.signature) in self._refused:
+            return replace(block, signature=None)
+        if isinstance(block, DataBlock):
+            return self._note_or_image(block)
+        if isinstance(block, ToolResultBlock) and not isinstance(block.output, str):
+            output = [self._note_or_image(part) for part in block.output]
+            if any(part is not before for part, before in zip(output, block.output, strict=True)):
+                return replace(block, output=output)
+        return block
+
+    def _note_or_image(self, part: TextBlock | DataBlock) -> TextBlock | DataBlock:
+        if isinstance(part, TextBlock) or not _is_image(part) or _hash_of(_data_of(part)) not in self._refused:
+            return part
+        return TextBlock(file_note(part, "which the model's API has refused"))
+
+
+def _signatures_of(messages: Iterable[Msg]) -> Iterator[str]:
+    for message in messages:
+        for block in () if isinstance(message.content, str) else message.content:
+            if isinstance(block, ThinkingBlock) and block.signature:
+                yield block.signature
+
+
+def _refused_images(messages: Sequence[Msg], why: str) -> list[str]:
+    """Return the hashes of the pictures that the refusal is about.
+
+    Some APIs name the address. Else it is those since the user's last message, since earlier ones were accepted
+    before; if there are none, it may be any, as in a conversation that another process has begun.
+    """
+    named = [image for image in _images_of(messages) if not isinstance(image.source, Base64Source)]
+    named = [image for image in named if image.source.url in why]  # type: ignore[union-attr]  # as filtered above
+    last = max((place for place, message in enumerate(messages) if message.role == "user"), default=0)
+    images = named or [*_images_of(messages[last:])] or [*_images_of(messages)]
+    return [_hash_of(_data_of(image)) for image in images]
+
+
+def _images_of(messages: Iterable[Msg]) -> Iterator[DataBlock]:
+    for message in messages:
+        for block in () if isinstance(message.content, str) else message.content:
+            is_list = isinstance(block, ToolResultBlock) and not isinstance(block.output, str)
+            for part in block.output if is_list else (block,):  # type: ignore[union-attr]  # a result, as seen above
+                if isinstance(part, DataBlock) and _is_image(part):
+                    yield part
+
+
+def _is_image(block: DataBlock) -> bool:
+    return block.source.media_type.lower().startswith("image/")
+
+
+def _data_of(block: DataBlock) -> str:
+    return block.source.data if isinstance(block.source, Base64Source) else block.source.url
+
+
+def _hash_of(text: str) -> str:
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
