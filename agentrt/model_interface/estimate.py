@@ -21,7 +21,7 @@ from agentrt.block import (
     ToolResultBlock,
 )
 from agentrt.message import Msg
-from agentrt.model_interface.image_size import image_tokens
+from agentrt.model_interface.data_size import data_tokens
 from agentrt.text import repr_of
 from agentrt.types import ChatUsage
 
@@ -127,8 +127,7 @@ def estimated_usage(
 def characters_of(block: Any, length: TextLength | None = None) -> int:
     """Return how many characters of English have about as many tokens as the block has for a model.
 
-    `length` measures text in another way. Files other than images, what cannot be counted, and what no model sees are
-    none.
+    `length` measures text in another way. What cannot be counted, and what no model sees, are none.
     """
     kind = block.__class__  # compared by identity and in the order of their numbers: a stream counts every piece
     try:
@@ -154,8 +153,7 @@ def characters_of(block: Any, length: TextLength | None = None) -> int:
         if kind is ProviderBlock:
             return len(block.content)
         if kind is DataBlock:
-            is_image = block.source.media_type.lower().startswith("image/")
-            return image_tokens(block.source) * CHARACTERS_PER_TOKEN if is_image else 0
+            return data_tokens(block.source) * CHARACTERS_PER_TOKEN
         return measure(block.hint) if kind is HintBlock else 0
     except (AttributeError, TypeError):  # an adapter of the user's own may put anything where text belongs
         return 0

@@ -100,10 +100,44 @@ WEBP = b"RIFF\0\0\0\0WEBPVP8X" + bytes(8) + (999).to_bytes(3, "little") + (749).
         (image(b"\xff\xd8\xff"), 1_000),  # of unknown size
         (DataBlock(Base64Source("not base64!", "image/png")), 1_000),
         (DataBlock(URLSource("https://x/y.png", "image/png")), 1_000),
-        (image(PNG, "application/pdf"), 0),
     ],
 )
 def test_images_count_by_their_size(block: DataBlock, tokens: int) -> None:
+    assert characters_of(block) == 4 * tokens
+
+
+PAGES = b"%PDF-1.4\n" + b"<< /Type /Page >>\n" * 3
+TREE = b"<< /Type /Pages /Kids [1 0 R 2 0 R] /Count 12 >>"
+WAV = b"RIFF" + struct.pack("<I8sIHHIIHH", 0, b"WAVEfmt ", 16, 1, 1, 8_000, 16_000, 2, 16) + bytes(16_000 * 10)
+MP4 = b"\0\0\0\x6cmvhd" + struct.pack(">IIIII", 0, 0, 0, 1_000, 20_000)
+LATER_MP4 = b"\0\0\0\x78mvhd\1\0\0\0" + struct.pack(">QQIQ", 0, 0, 1_000, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type", "tokens"),
+    [
+        (PAGES, "application/pdf", 3 * 2_000),
+        (b"%PDF-1.4 " + bytes(200_000) + TREE + bytes(90), "application/pdf", 12 * 2_000),
+        (b"%PDF-1.7 " + bytes(199_991), "application/pdf", 4 * 2_000),  # compressed
+        (b"/Count 999999 /Type /Pages", "application/pdf", 3_000 * 2_000),
+        (WAV, "audio/wav", 10 * 32),
+        (bytes(48_000 * 5), "audio/pcm;rate=24000", 5 * 32),
+        (bytes(16_000 * 7), "audio/mpeg", 7 * 32),
+        (MP4, "audio/mp4", 20 * 32),
+        (bytes(150_000) + MP4, "video/mp4", 20 * 300),
+        (LATER_MP4, "video/mp4", 20 * 300),
+        (bytes(750_000), "video/webm", 3 * 300),
+        (b"a,b\n" * 300, "text/csv", 300),
+        (bytes(3_000), "application/zip", 0),
+    ],
+)
+def test_files_count_by_their_pages_and_seconds(data: bytes, media_type: str, tokens: int) -> None:
+    assert characters_of(image(data, media_type)) == 4 * tokens
+
+
+@pytest.mark.parametrize(("media_type", "tokens"), [("application/pdf", 10_000), ("audio/mpeg", 1_920)])
+def test_a_file_that_is_elsewhere_counts_as_a_short_one(media_type: str, tokens: int) -> None:
+    block = DataBlock(URLSource("https://x/y", media_type))
     assert characters_of(block) == 4 * tokens
 
 

@@ -1,0 +1,99 @@
+"""About how many tokens a file has for a model, told by a little of it however long it is."""
+
+import base64
+import binascii
+import re
+
+from agentrt.message import Base64Source, URLSource
+from agentrt.model_interface.image_size import image_tokens
+from agentrt.text import lazy_pattern
+
+__all__ = ["data_tokens"]
+
+_WINDOW = 65_536  # characters of base64 at the beginning and at the end, where most files say how long they are
+# Of Claude, which is given each page as text and as a picture; of Gemini, whose video has a picture for each second.
+_TOKENS_PER_PAGE, _TOKENS_PER_SECOND, _TOKENS_PER_SECOND_OF_VIDEO = 2_000, 32, 300
+_CHARACTERS_PER_TOKEN = 4
+_BYTES_PER_PAGE = 50_000  # where the pages cannot be counted
+_MAX_PAGES, _MAX_SECONDS = 3_000, 36_000  # more than any API takes: a file may say what it likes
+_UNKNOWN_PAGES, _UNKNOWN_SECONDS = 5, 60  # of a file that is elsewhere
+_BYTES_PER_SECOND = {"flac": 60_000, "l16": 32_000, "pcm": 48_000, "wav": 48_000, "x-wav": 48_000}
+_USUAL_BYTES_PER_SECOND, _VIDEO_BYTES_PER_SECOND = 16_000, 250_000
+_PAGE_COUNT = lazy_pattern(
+    rb"/Type\s{0,9}/Pages\b[^>]{0,2000}?/Count\s{1,9}(\d{1,6})|/Count\s{1,9}(\d{1,6})[^<>]{0,2000}?/Type\s{0,9}/Pages\b"
+    rb"|/Linearized[^>]{0,200}?/N\s{1,9}(\d{1,6})"
+)
+_PAGE = lazy_pattern(rb"/Type\s{0,9}/Page\b")
+_RATE = lazy_pattern(r"rate=(\d{1,6})", re.ASCII)
+
+
+def data_tokens(source: Base64Source | URLSource) -> int:
+    """Return about how many tokens the file has, 0 for one of a kind that no model takes."""
+    kind, _, subtype = source.media_type.strip().lower().partition("/")
+    match kind:
+        case "image":
+            return image_tokens(source)
+        case "audio":
+            return _seconds(source, subtype, is_video=False) * _TOKENS_PER_SECOND
+        case "video":
+            return _seconds(source, subtype, is_video=True) * _TOKENS_PER_SECOND_OF_VIDEO
+        case "text" if isinstance(source, Base64Source):
+            return _size(source) // _CHARACTERS_PER_TOKEN
+        case _:
+            return _pages(source) * _TOKENS_PER_PAGE if subtype.startswith("pdf") else 0
+
+
+def _size(source: Base64Source) -> int:
+    return len(source.data) * 3 // 4
+
+
+def _ends(source: Base64Source) -> bytes:
+    """Return the beginning and the end of the file, or all of a short one; nothing of what is not base64."""
+    data = source.data
+    try:
+        if len(data) <= 2 * _WINDOW:
+            return base64.b64decode(data)
+        return base64.b64decode(data[:_WINDOW]) + base64.b64decode(data[-_WINDOW - len(data) % 4 :])
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _pages(source: Base64Source | URLSource) -> int:
+    if not isinstance(source, Base64Source):
+        return _UNKNOWN_PAGES
+    content = _ends(source)
+    counts = [int(number) for match in _PAGE_COUNT.finditer(content) for number in match.groups() if number]
+    # The pages of a compressed document are not to be seen.
+    pages = max([*counts, len(_PAGE.findall(content))]) or _size(source) // _BYTES_PER_PAGE
+    return min(max(pages, 1), _MAX_PAGES)
+
+
+def _seconds(source: Base64Source | URLSource, subtype: str, *, is_video: bool) -> int:
+    if not isinstance(source, Base64Source):
+        return _UNKNOWN_SECONDS
+    content = _ends(source)
+    seconds = _seconds_of_mp4(content)
+    if seconds is None:
+        rate = _VIDEO_BYTES_PER_SECOND if is_video else _byte_rate(content, subtype)
+        seconds = _size(source) // rate
+    return min(max(seconds, 1), _MAX_SECONDS)
+
+
+def _byte_rate(content: bytes, subtype: str) -> int:
+    if content[:4] == b"RIFF" and content[8:16] == b"WAVEfmt " and (rate := int.from_bytes(content[28:32], "little")):
+        return rate
+    samples = _RATE.search(subtype)  # as in "pcm;rate=24000", of two bytes each
+    if samples is not None and int(samples[1]):
+        return int(samples[1]) * 2
+    return _BYTES_PER_SECOND.get(subtype.partition(";")[0], _USUAL_BYTES_PER_SECOND)
+
+
+def _seconds_of_mp4(content: bytes) -> int | None:
+    """Return what the header of an MP4, M4A or MOV says; `None` where there is none."""
+    place = content.find(b"mvhd")
+    if place < 0:
+        return None
+    header = content[place + 4 :]
+    start, size = (20, 8) if header[:1] == b"\1" else (12, 4)  # its second version has longer times
+    scale, length = (int.from_bytes(part) for part in (header[start : start + 4], header[start + 4 : start + 4 + size]))
+    return length // scale if scale else None
