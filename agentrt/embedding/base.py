@@ -72,8 +72,8 @@ class EmbeddingModelBase(ABC):
                 )
         self.model, self.dimensions, self.batch_size = model, dimensions, batch_size
 
-    async def __call__(self, texts: Sequence[str]) -> EmbeddingResponse:
-        """Return a vector for each text, in their order.
+    async def __call__(self, texts: Sequence[str], *, are_queries: bool = False) -> EmbeddingResponse:
+        """Return a vector for each text, in their order; `are_queries`: for what is searched for, not searched in.
 
         Raises `Malformed` for a model that gives other than it should, `Timeout` for one that takes too long, and what
         `_embed` raises.
@@ -84,7 +84,7 @@ class EmbeddingModelBase(ABC):
         vectors: list[Vector] = []
         tokens = 0
         for batch in self._batches(texts):
-            response = await self._embed_in_time(batch)
+            response = await self._embed_in_time(batch, are_queries)
             vectors += self._vectors(response, len(batch))
             tokens += response.usage.input_tokens
         return EmbeddingResponse(vectors, EmbeddingUsage(tokens))
@@ -106,9 +106,13 @@ class EmbeddingModelBase(ABC):
     async def _embed(self, texts: list[str]) -> EmbeddingResponse:
         """Return a vector for each of the texts, of which there is at least one."""
 
-    async def _embed_in_time(self, batch: list[str]) -> EmbeddingResponse:
+    async def _embed_queries(self, texts: list[str]) -> EmbeddingResponse:
+        """Return a vector for each of the texts, which are queries, for models that embed these in another way."""
+        return await self._embed(texts)
+
+    async def _embed_in_time(self, batch: list[str], are_queries: bool) -> EmbeddingResponse:
         with anyio.move_on_after(self.max_seconds):
-            return await self._embed(batch)
+            return await (self._embed_queries(batch) if are_queries else self._embed(batch))
         # Only our own deadline leads here.
         raise Timeout(f"the embedding model {self.model!r} gave no answer for {self.max_seconds:g} seconds")
 

@@ -15,6 +15,7 @@ from agentrt.model.remote.sse import list_in
 
 __all__ = ["GeminiEmbedding"]
 
+_MODELS_WITH_TASKS = ("gemini-embedding-001", "text-embedding-004", "text-embedding-005")  # later ones have none
 _MAX_TEXTS = 100  # of one request, says the API
 
 
@@ -55,10 +56,16 @@ class GeminiEmbedding(HTTPEndpoint, EmbeddingModelBase):
         return f"/models/{self.model}:batchEmbedContents"
 
     async def _embed(self, texts: list[str]) -> EmbeddingResponse:
-        name, length = f"models/{self.model}", self.dimensions
-        requests: list[JSONObject] = [
-            {"model": name, "content": {"parts": [{"text": text}]}, "outputDimensionality": length} for text in texts
-        ]
+        return await self._embed_for("RETRIEVAL_DOCUMENT", texts)
+
+    async def _embed_queries(self, texts: list[str]) -> EmbeddingResponse:
+        return await self._embed_for("RETRIEVAL_QUERY", texts)
+
+    async def _embed_for(self, task: str, texts: list[str]) -> EmbeddingResponse:
+        common: JSONObject = {"model": f"models/{self.model}", "outputDimensionality": self.dimensions}
+        if self.model in _MODELS_WITH_TASKS:
+            common["taskType"] = task
+        requests: list[JSONObject] = [{**common, "content": {"parts": [{"text": text}]}} for text in texts]
         reader = EmbeddingReader(_read_values)
         stream = await self._open({"requests": requests}, reader, streams=False)
         await stream.read_whole()

@@ -1,7 +1,9 @@
 """OpenAI's embeddings API, and the many servers that speak it."""
 
+from collections.abc import Mapping
 from math import inf
 from typing import Unpack
+from urllib.parse import urlsplit
 
 from agentrt.block import JSONObject
 from agentrt.embedding.answer import EmbeddingReader
@@ -9,7 +11,7 @@ from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, Embedd
 from agentrt.errors import ConfigError, Malformed
 from agentrt.keywords import suggest_keywords
 from agentrt.model.remote.endpoint import RemoteEndpoint
-from agentrt.model.remote.settings import ConnectionOptions, Timeouts
+from agentrt.model.remote.settings import ConnectionOptions, Timeouts, check_option
 from agentrt.model.remote.sse import count_in, dict_in, list_in
 
 __all__ = ["OpenAIEmbedding"]
@@ -19,6 +21,16 @@ _OPENAI_MODELS = {
     "text-embedding-3-small": (1_536, True),
     "text-embedding-3-large": (3_072, True),
     "text-embedding-ada-002": (1_536, False),
+}
+# The fields of a request for the vectors of queries, and for those of documents.
+_INPUT_TYPES: dict[str, tuple[JSONObject, JSONObject]] = {
+    host: ({"input_type": query}, {"input_type": document})
+    for host, query, document in (
+        ("api.cohere.ai", "search_query", "search_document"),
+        ("api.cohere.com", "search_query", "search_document"),
+        ("api.voyageai.com", "query", "document"),
+        ("integrate.api.nvidia.com", "query", "passage"),
+    )
 }
 _TOTAL_SECONDS = 60.0
 _MAX_REQUEST_TOKENS = (
@@ -34,6 +46,9 @@ class OpenAIEmbedding(RemoteEndpoint, EmbeddingModelBase):
     vectors of those that can be shortened. At most `batch_size` texts, of about 150,000 tokens in all, are sent in one
     request. Key, URL and the other `ConnectionOptions` are those of an `OpenAIChatModel`; a request may take 60 seconds
     unless `timeouts` says otherwise. Needs the extra `openai`.
+
+    `query_body` and `document_body` are fields that say what a text is for, such as `{"input_type": "query"}`; left
+    out, they are those of Cohere, NVIDIA and Voyage on their own servers.
     """
 
     _sdk = "openai"
@@ -51,6 +66,8 @@ class OpenAIEmbedding(RemoteEndpoint, EmbeddingModelBase):
         *,
         dimensions: int | None = None,
         batch_size: int = 64,
+        query_body: Mapping[str, object] | None = None,
+        document_body: Mapping[str, object] | None = None,
         **connection: Unpack[ConnectionOptions],
     ) -> None:
         if connection.get("timeouts") is None:
@@ -63,11 +80,25 @@ class OpenAIEmbedding(RemoteEndpoint, EmbeddingModelBase):
                 f"documentation does"
             )
         EmbeddingModelBase.__init__(self, model=model, dimensions=dimensions or own or 0, batch_size=batch_size)
+        check_option(query_body, Mapping, "OpenAIEmbedding(query_body=...)", 'query_body={"input_type": "query"}')
+        check_option(
+            document_body, Mapping, "OpenAIEmbedding(document_body=...)", 'document_body={"input_type": "document"}'
+        )
+        of_query, of_document = _INPUT_TYPES.get(urlsplit(self.base_url).hostname or "", ({}, {}))
+        self._query_body = of_query if query_body is None else dict(query_body)
+        self._document_body = of_document if document_body is None else dict(document_body)
         # Only where it is known to be understood: many servers refuse fields that they do not know.
         self._is_shortened = can_be_shortened and dimensions not in (None, own)
 
     async def _embed(self, texts: list[str]) -> EmbeddingResponse:
-        body: JSONObject = {"model": self.model, "input": texts, "encoding_format": "float"}
+        return await self._embed_with(self._document_body, texts)
+
+    async def _embed_queries(self, texts: list[str]) -> EmbeddingResponse:
+        return await self._embed_with(self._query_body, texts)
+
+    async def _embed_with(self, fields: JSONObject, texts: list[str]) -> EmbeddingResponse:
+        # Without `encoding_format`: its default is what is read here, and some servers refuse the field.
+        body: JSONObject = {"model": self.model, "input": texts, **fields}
         if self._is_shortened:
             body["dimensions"] = self.dimensions
         reader = EmbeddingReader(_read_vectors)

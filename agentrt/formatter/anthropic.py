@@ -28,6 +28,7 @@ from agentrt.formatter.conventions import (
     UNANSWERED,
     CallIds,
     empty_result_text,
+    is_svg,
     is_text_type,
     object_in,
     results_of_calls,
@@ -314,7 +315,8 @@ def _media_part(block: DataBlock) -> JSONObject:
     is_image = media_type.startswith("image/")
     field: JSONObject | None = None
     if isinstance(source, URLSource):
-        if (is_image or media_type == "application/pdf") and source.url.startswith(("http://", "https://")):
+        is_taken = media_type == "application/pdf" or (is_image and not is_svg(block))
+        if is_taken and source.url.startswith(("http://", "https://")):
             field = {"type": "url", "url": source.url}
     elif media_type in _IMAGES or media_type == "application/pdf":
         field = {"type": "base64", "media_type": media_type, "data": source.data}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 
 from pydantic_core import from_json
 
-from agentrt.block import ContentBlock, JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState
+from agentrt.block import ContentBlock, DataBlock, JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.text import lazy_pattern
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "UNANSWERED",
     "CallIds",
     "empty_result_text",
+    "is_svg",
     "is_text_type",
     "object_in",
     "results_of_calls",
@@ -64,6 +65,11 @@ def empty_result_text(result: ToolResultBlock) -> str:
     """Return what is said of a result that holds nothing, which must not pass for a success when it is a failure."""
     has_run = result.state in (ToolResultState.SUCCESS, ToolResultState.RUNNING)
     return "(no output)" if has_run else f"({result.state})"
+
+
+def is_svg(block: DataBlock) -> bool:
+    """Say whether the block is a drawing, which has the type of an image and which no provider takes as one."""
+    return block.source.media_type.strip().lower().startswith("image/svg")
 
 
 def is_text_type(media_type: str) -> bool:

@@ -23,6 +23,7 @@ from agentrt.formatter.conventions import (
     UNANSWERED,
     CallIds,
     empty_result_text,
+    is_svg,
     is_text_type,
     object_in,
     results_of_calls,
@@ -220,7 +221,7 @@ def _data_part(block: DataBlock) -> JSONObject:
         except ValueError:
             return {"text": file_note(block, "which is not readable text")}
         return {"text": f"{block.name}:\n{text}" if block.name else text}
-    if not media_type.startswith(_MEDIA):
+    if not media_type.startswith(_MEDIA) or is_svg(block):
         return {"text": file_note(block, "of a kind that this model's API does not take")}
     if data is not None:
         return {"inlineData": {"mimeType": media_type, "data": data}}

@@ -23,6 +23,7 @@ from agentrt.formatter.conventions import (
     CONVERSATION_START,
     UNANSWERED,
     empty_result_text,
+    is_svg,
     is_text_type,
     results_of_calls,
     text_part,
@@ -244,6 +245,8 @@ def part_of(block: TextBlock | DataBlock) -> JSONObject:
 
 def _image_part(block: DataBlock) -> JSONObject:
     source = block.source
+    if is_svg(block):
+        return text_part(file_note(block, "of a kind that this model's API does not take"))
     if isinstance(source, Base64Source):
         url = f"data:{source.media_type};base64,{source.data}"
     elif source.url.startswith(("https://", "http://", "data:")):
@@ -281,7 +284,7 @@ def valid_name(name: str) -> str:
     return short if short.strip("_-") else ""
 
 
-def short_id(id: str) -> str:
+def short_id(id: str, limit: int = _MAX_ID_LENGTH) -> str:
     """Return the id, or its hash if it is longer than the API takes."""
     # Another provider's may be longer, and the hash keeps a call and its result together.
-    return id if len(id) <= _MAX_ID_LENGTH else hashlib.sha256(id.encode()).hexdigest()[:_MAX_ID_LENGTH]
+    return id if len(id) <= limit else hashlib.sha256(id.encode()).hexdigest()[:limit]

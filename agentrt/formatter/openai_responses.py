@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 from pydantic_core import from_json
 
@@ -32,6 +33,7 @@ __all__ = ["HOSTED_ITEMS", "OPENAI", "format_openai_responses", "pack_reasoning"
 OPENAI = "openai"
 """The name of this provider in a `ProviderBlock`."""
 
+_MAX_CALL_ID_LENGTH = 64  # characters; some servers give ids that long
 _SIGNATURE = "openai:"  # begins a signature that holds an item of reasoning
 HOSTED_ITEMS = frozenset(
     {
@@ -47,6 +49,7 @@ HOSTED_ITEMS = frozenset(
         "tool_search_call",
         "tool_search_output",
         "web_search_call",
+        "x_search_call",  # xAI's
     }
 )
 """What OpenAI's own tools did, pictures apart; a stored block must not pass for an item of another kind."""
@@ -65,7 +68,7 @@ def format_openai_responses(messages: Sequence[Msg]) -> list[JSONObject]:
     blocks = [block for msg in messages for block in msg.get_content_blocks()]
     results = results_of_calls(blocks)
     paired = {id(result) for result in results.values()}
-    call_ids = CallIds(short_id)
+    call_ids = CallIds(partial(short_id, limit=_MAX_CALL_ID_LENGTH))
     items: list[JSONObject] = []
     for msg in messages:
         if msg.role == "assistant":

@@ -1,5 +1,6 @@
 """OpenAI's chat completions API, and the many servers that speak it."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -298,8 +299,11 @@ class _OpenAIReader:
 
     def _take_message(self, message: dict[str, object], *, are_whole: bool) -> None:
         self._accumulator.add_thinking(text_in(message, "reasoning_content") or text_in(message, "reasoning"))
-        if isinstance(message.get("content"), list):
+        content = message.get("content")
+        if isinstance(content, list):
             self._take_parts(list_in(message, "content"))
+        elif are_whole and isinstance(content, dict):  # Cloudflare's, of an answer in the JSON-schema mode
+            self._accumulator.add_text(json.dumps(content, ensure_ascii=False))
         else:
             self._accumulator.add_text(text_in(message, "content"))
         if message.get("audio") is not None:

@@ -112,6 +112,11 @@ class OpenAIResponsesModel(RemoteChatModel):
         )
         check_mode(structured_output, type(self).__name__)
         self.structured_output = structured_output
+        if self._extra_body.get("background"):
+            raise ConfigError(
+                f"{type(self).__name__}(extra_body={{'background': ...}}) would have OpenAI answer later, and an answer "
+                f"is awaited here: leave it out, and give timeouts=Timeouts(total=...) for one that takes long"
+            )
         check_option(store, bool, f"{type(self).__name__}(store=...)", "store=True")
         self.store = store
         self._formatter = formatter or format_openai_responses

@@ -91,7 +91,7 @@ async def _try_to_embed(embedding: EmbeddingModelBase, query: str) -> tuple[Vect
     failure = "no answer in time"
     with anyio.move_on_after(_MAX_QUERY_SECONDS):
         try:
-            return (await embedding([query[:_MAX_QUERY_LENGTH]])).embeddings[0], ""
+            return (await embedding([query[:_MAX_QUERY_LENGTH]], are_queries=True)).embeddings[0], ""
         except Exception as error:  # noqa: BLE001  # the boundary to a model, which may be the user's own
             failure = type(error).__name__  # and not its text, which may hold what was asked
     return None, failure

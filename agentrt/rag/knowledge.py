@@ -252,7 +252,7 @@ class KnowledgeBase:
                 "score_threshold needs vectors, and this knowledge base searches by words, whose scores do not compare "
                 "from query to query: give it an embedding, or leave it out, and choose by limit"
             )
-        vectors = (await self.embedding([query])).embeddings
+        vectors = (await self.embedding([query], are_queries=True)).embeddings
         matches = await self.store.search_vectors(self._owner, vectors[0], limit, where=where)
         return [match for match in matches if match.score >= threshold]
 

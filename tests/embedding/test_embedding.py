@@ -118,7 +118,7 @@ async def test_a_request_says_what_the_api_asks_for() -> None:
     assert response.embeddings == [[1, 0], [0, 1], [1, 1]]
     assert response.usage == EmbeddingUsage(14)
     assert [str(request.url) for request in server.requests] == [f"{URL}/embeddings"] * 2
-    assert server.bodies[0] == {"model": "embedder", "input": ["a", "b"], "encoding_format": "float"}
+    assert server.bodies[0] == {"model": "embedder", "input": ["a", "b"]}
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
     assert not server.open
 
@@ -229,7 +229,37 @@ async def test_gemini_is_asked_for_vectors_of_a_length() -> None:
         "model": "models/gemini-embedding-001",
         "content": {"parts": [{"text": "b"}]},
         "outputDimensionality": 2,
+        "taskType": "RETRIEVAL_DOCUMENT",
     }
+
+
+@pytest.mark.parametrize(
+    ("base_url", "options", "fields"),
+    [
+        ("https://api.voyageai.com/v1", {}, [{"input_type": "query"}, {"input_type": "document"}]),
+        ("https://integrate.api.nvidia.com/v1", {}, [{"input_type": "query"}, {"input_type": "passage"}]),
+        (URL, {"query_body": {"task": "search"}}, [{"task": "search"}, {}]),
+        (URL, {}, [{}, {}]),
+    ],
+)
+async def test_queries_are_embedded_as_such(
+    base_url: str, options: dict[str, Any], fields: list[dict[str, Any]]
+) -> None:
+    model, server = openai_of(vectors([1, 0]), base_url=base_url, **options)
+    await model(["a"], are_queries=True)
+    await model(["a"])
+    await model.aclose()
+    assert server.bodies == [{"model": "embedder", "input": ["a"], **field} for field in fields]
+
+
+@pytest.mark.parametrize(("name", "task"), [("gemini-embedding-001", "RETRIEVAL_QUERY"), ("gemini-embedding-2", None)])
+async def test_gemini_embeds_queries_as_such(name: str, task: str | None) -> None:
+    server = Server(json_of({"embeddings": [{"values": [1.0, 0.0]}]}))
+    client = lambda: httpx2.AsyncClient(transport=server)  # noqa: E731
+    model = GeminiEmbedding(name, dimensions=2, api_key=KEY, base_url=URL, http_client=client)
+    await model(["a"], are_queries=True)
+    await model.aclose()
+    assert server.bodies[0]["requests"][0].get("taskType") == task
 
 
 @pytest.mark.parametrize("values", [None, {}, [{"values": "x"}], [{}]])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt.formatter import format_openai
+from agentrt.formatter import format_anthropic, format_gemini, format_openai, format_openai_responses
 from agentrt.message import (
     AssistantMsg,
     Base64Source,
@@ -197,6 +197,15 @@ def test_a_users_name_is_sent_as_the_api_takes_it(name: str, wanted: str | None)
 )
 def test_media_is_sent_as_the_api_takes_it(block: DataBlock, part: dict[str, Any]) -> None:
     assert user_content(TextBlock("Look:"), block) == [{"type": "text", "text": "Look:"}, part]
+
+
+def test_a_drawing_is_a_note_for_every_api() -> None:
+    for source in (Base64Source("aGk=", "image/svg+xml"), URLSource("https://x.invalid/a.svg", "image/svg+xml")):
+        messages = [UserMsg("user", [DataBlock(source)])]
+        for write in (format_openai, format_openai_responses, format_gemini, format_anthropic):
+            request = str(write(messages))
+            assert "(image/svg+xml" in request or "[image/svg+xml file" in request
+            assert "aGk=" not in request
 
 
 def test_a_text_file_is_read_out() -> None:

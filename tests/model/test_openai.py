@@ -663,6 +663,11 @@ async def test_thinking_among_the_parts_of_an_answer_is_kept(thought: dict[str, 
     assert (thinking.thinking, text.text) == ("Hmm.", "Tea.")
 
 
+async def test_an_answer_that_is_an_object_is_its_json() -> None:
+    (answer,) = await answer_of(model_of(completion(content={"city": "Köln"}), stream=False)[0])
+    assert [block.text for block in answer.content if isinstance(block, TextBlock)] == ['{"city": "Köln"}']
+
+
 SOUND = {"extra_body": {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "pcm16"}}}
 
 

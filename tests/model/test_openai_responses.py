@@ -567,6 +567,18 @@ async def test_open_reasoning_goes_back_as_it_came() -> None:
     assert sent == item
 
 
+def test_the_id_of_a_call_stays_where_the_api_takes_it() -> None:
+    called = [ToolCallBlock("c" * length, "add", "{}") for length in (64, 65)]
+    first, second, *_ = format_openai_responses([AssistantMsg("a", called)])
+    assert first["call_id"] == "c" * 64
+    assert len(second["call_id"]) == 64
+
+
+def test_a_search_of_xai_goes_back() -> None:
+    search = {"type": "x_search_call", "id": "xs_1", "status": "completed"}
+    assert format_openai_responses([AssistantMsg("a", [ProviderBlock("openai", json.dumps(search))])]) == [search]
+
+
 async def test_tools_of_openai_are_offered_beside_those_of_the_agent() -> None:
     model, server = model_of(json_of(WHOLE), stream=False, server_tools=[{"type": "web_search"}])
     await model(HELLO, TOOLS)
@@ -594,6 +606,8 @@ async def test_tools_of_openai_are_offered_beside_those_of_the_agent() -> None:
         ({"verbosity": ["low"]}, r"verbosity=\.\.\.\) must be a str"),
         ({"parallel_tool_calls": "no"}, r"parallel_tool_calls=\.\.\.\) must be a bool"),
         ({"stop": ["x"]}, "'stop'"),
+        ({"background": True}, "an answer is awaited here"),
+        ({"extra_body": {"background": True}}, "'background'.* leave it out"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_at_once(options: dict[str, Any], words: str) -> None:

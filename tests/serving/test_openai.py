@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from agentrt import Agent, AgentState
-from agentrt.errors import Transient
+from agentrt.errors import ContextOverflow, RateLimited, Transient
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
@@ -139,6 +139,19 @@ def test_dropped_attempt_is_followed_by_the_answer():
             texts.append("".join([chunk.choices[0].delta.content or "" for chunk in stream]))
         # What was sent cannot be taken back; where the next attempt says the same, nothing comes twice.
         assert texts == ["It is right.", "No: \n\nIt is right."]
+
+
+def test_a_model_that_is_busy_or_full_is_named_as_the_api_does():
+    model = ScriptedChatModel([RateLimited("secret"), ContextOverflow("secret"), ContextOverflow("secret")])
+    with serve_openai(Agent("assistant", "", model)) as (client, _):
+        with pytest.raises(openai.RateLimitError) as busy:
+            client.chat.completions.create(model="assistant", messages=HELLO)
+        assert busy.value.code == "rate_limit_exceeded"
+        assert busy.value.response.headers["Retry-After"] == "10"
+        with pytest.raises(openai.BadRequestError) as full:
+            client.chat.completions.create(model="assistant", messages=HELLO)
+        assert full.value.code == "context_length_exceeded"
+        assert "secret" not in f"{busy.value} {full.value}"
 
 
 def test_errors_have_the_form_of_the_api():

@@ -97,6 +97,7 @@ _BODY_FIELDS = (
 )
 _REQUEST_REMEDIES = {
     **{name: f"write extra_body={{{name!r}: ...}}" for name in _BODY_FIELDS.split()},
+    "background": "leave it out: an answer is awaited here; for one that takes long, give timeouts=Timeouts(total=...)",
     "betas": "write extra_headers={'anthropic-beta': ...}",
     "max_retries": "write Agent(..., middlewares=[RetryMiddleware(max_retries=...)])",
     "organization": "write extra_headers={'OpenAI-Organization': ...}",
