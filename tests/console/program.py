@@ -80,6 +80,9 @@ class Slow(ChatModelBase):
         if said == "dawdle":
             yield ChatResponse([TextBlock("It has BEGUN, ")], False)
             await anyio.sleep_forever()
+        if said == "code":
+            yield ChatResponse([TextBlock("BEGIN\\n\\n```\\nCODE\\n")], False)
+            await anyio.to_thread.run_sync(wait_for_a_file)
         if said in ("wait", "hold", "add", "ask") and not has_result:
             if said == "ask":
                 await anyio.to_thread.run_sync(wait_for_a_file)

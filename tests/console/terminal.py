@@ -71,17 +71,22 @@ class Terminal:
         is_marked = "\x1b[?2004h" in self.transcript
         self.type(f"\x1b[200~{text}\x1b[201~\r" if is_marked else f"{text}\r")
 
+    @property
+    def has_echo(self) -> bool:
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
+
     def press_ctrl_c(self) -> None:
         self.type("\x03")
 
-    def press_ctrl_c_until_it_ends(self) -> int:
+    def press_ctrl_c_until_it_ends(self, pause: float = 5.0) -> int:
         # One that comes in the moment before the program begins to wait for a key is heard only with the next key; one
         # that comes while the interpreter ends kills it, so the pause is long.
         deadline = time.monotonic() + PATIENCE
         while self._process.poll() is None:
             assert time.monotonic() < deadline, f"Ctrl-C changed nothing:\n{self.transcript}"
             self.press_ctrl_c()
-            while self._piece(time.monotonic() + 5.0):
+            pause_end = time.monotonic() + pause
+            while self._piece(pause_end):
                 pass
         return self._process.returncode
 

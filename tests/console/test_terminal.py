@@ -57,6 +57,29 @@ def test_a_cursor_that_was_hidden_is_shown_again(tmp_path):
         terminal.read(PROMPT)
 
 
+@pytest.mark.parametrize("readline", [True, False])
+def test_what_is_typed_is_not_echoed_into_streamed_text(readline, tmp_path):
+    with Terminal(SLOW, tmp_path, readline=readline) as terminal:
+        terminal.say("code")
+        terminal.read("CODE")
+        assert not terminal.has_echo
+        terminal.type("typed\n")
+        (tmp_path / "go").touch()
+        assert "typed" not in terminal.read("5 out")
+        terminal.read(f"{PROMPT}typed")
+        terminal.read("HEARD 2")
+
+
+@pytest.mark.slow
+def test_the_echo_is_back_after_a_reply_that_had_to_be_left(tmp_path):
+    with Terminal(SLOW, tmp_path) as terminal:
+        terminal.say("code")
+        terminal.read("CODE")
+        assert not terminal.has_echo
+        terminal.press_ctrl_c_until_it_ends(pause=1.0)
+        assert terminal.has_echo
+
+
 def test_no_color_means_no_control_codes_in_what_is_printed(tmp_path):
     with Terminal([*SLOW, "--no-color"], tmp_path, env={"TERM": "dumb"}) as terminal:
         terminal.say("hello")

@@ -172,7 +172,7 @@ class EventRenderer:
 
     def _show_result_start(self, event: ToolResultStartEvent) -> None:
         self._calls.setdefault(event.tool_call_id, _ShownCall(event.tool_call_name))
-        self._view.wait(f"running {event.tool_call_name}")
+        self._view.wait(f"running {event.tool_call_name}", for_tool=True)
 
     def _show_result_text(self, event: ToolResultTextDeltaEvent) -> None:
         call = self._find_call(event)

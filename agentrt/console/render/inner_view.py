@@ -37,9 +37,9 @@ class InnerView:
         self.end()
         self._outer.line(label, text, depth + 1)
 
-    def wait(self, reason: str) -> None:
+    def wait(self, reason: str, *, for_tool: bool = False) -> None:
         """Show what is being waited for."""
-        self._outer.wait(f"{self._name}: {reason}")
+        self._outer.wait(f"{self._name}: {reason}", for_tool=for_tool)
 
     def _show(self, end: str) -> None:
         line = "".join([*self._pieces, end])

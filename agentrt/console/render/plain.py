@@ -20,7 +20,7 @@ class View(Protocol):
     def stream(self, kind: Kind, piece: str) -> None: ...
     def end(self) -> None: ...
     def line(self, label: str, text: str, depth: int = 0) -> None: ...
-    def wait(self, reason: str) -> None: ...
+    def wait(self, reason: str, *, for_tool: bool = False) -> None: ...
 
 
 class PlainView:
@@ -59,8 +59,8 @@ class PlainView:
         self.end()
         self._put("line", "", INDENT * depth + f"[{label}] {text}".rstrip() + "\n")
 
-    def wait(self, reason: str) -> None:
-        """Show what is being waited for, where that can be taken back: not here."""
+    def wait(self, reason: str, *, for_tool: bool = False) -> None:
+        """Show the reason for a wait, where that can be taken back: not here."""
 
     def _put(self, owner: str, head: str, text: str) -> None:
         with self._screen.lock:

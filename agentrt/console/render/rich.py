@@ -4,6 +4,7 @@ import sys
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from agentrt.console.render.echo import Echo
 from agentrt.console.render.paragraphs import Paragraphs
 from agentrt.console.render.plain import INDENT, Kind, PlainView
 from agentrt.text import escape_controls
@@ -17,7 +18,8 @@ _STYLES = {"error": "bold red", "retry": "yellow", "call": "cyan", "stopped": "y
 class RichView(PlainView):
     """Draws the unfinished paragraph again and again, and prints finished ones above it, as Markdown.
 
-    So a long answer costs no more per piece than a short one. Without `markdown` the answer is shown as it is. Raises
+    So a long answer costs no more per piece than a short one. What is typed is not echoed meanwhile, since it would
+    move the cursor away from what is to be drawn again. Without `markdown` the answer is shown as it is. Raises
     `ImportError` where rich is not installed.
     """
 
@@ -28,6 +30,7 @@ class RichView(PlainView):
         super().__init__(file)
         self._markdown = markdown
         self._open: Kind | None = None
+        self._echo = Echo()
         self._paragraphs = Paragraphs()
         self._waiting: Any = ""
         self._console = Console(file=file, highlight=False, markup=False, emoji=False)
@@ -52,12 +55,14 @@ class RichView(PlainView):
             # Also where printing has failed: otherwise the cursor stays hidden, and rich's thread keeps running.
             self._waiting = ""
             self._live.stop()
+            self._echo.turn_on()
 
     def stream(self, kind: Kind, piece: str) -> None:
         """Add to the text that is open, and print the paragraphs that this finished."""
         if self._open != kind:
             self.end()
             self._open = kind
+            self._echo.turn_off()
         for finished in self._paragraphs.feed(escape_controls(piece)):
             self._print(self._format(finished))
             self._print("")
@@ -79,11 +84,15 @@ class RichView(PlainView):
         line.pad_left(len(INDENT) * depth)
         self._print(line)
 
-    def wait(self, reason: str) -> None:
+    def wait(self, reason: str, *, for_tool: bool = False) -> None:
         """Show a spinner with the reason until something is printed or streamed."""
         from rich.spinner import Spinner
         from rich.text import Text
 
+        if for_tool:
+            self._echo.turn_on()  # it may ask the user something
+        else:
+            self._echo.turn_off()
         self._waiting = Spinner("dots", Text(escape_controls(reason), style="dim"), style="dim")
 
     def _print(self, renderable: Any) -> None:

@@ -1,0 +1,58 @@
+"""The echo of a terminal, which writes what is typed wherever the cursor stands."""
+
+import atexit
+import os
+import sys
+
+if sys.platform != "win32":
+    import termios
+
+__all__ = ["Echo"]
+
+
+class Echo:
+    """Turns the echo of standard input off and on again, where that is a terminal.
+
+    What is typed meanwhile is kept for the next one who reads. Turned on at the end of the program at the latest.
+    """
+
+    def __init__(self) -> None:
+        self._is_off = False
+
+    def turn_off(self) -> None:
+        """Show nothing of what is typed from now on."""
+        if not self._is_off and _set_echo(False):
+            self._is_off = True
+            atexit.register(self.turn_on)  # Ctrl-C twice leaves the program while a reply still runs
+
+    def turn_on(self) -> None:
+        """Show what is typed, if `turn_off` has changed that."""
+        if self._is_off:
+            self._is_off = False
+            atexit.unregister(self.turn_on)
+            _set_echo(True)
+
+
+if sys.platform == "win32":
+
+    def _set_echo(on: bool) -> bool:
+        return False  # a console echoes only while somebody reads
+
+else:
+
+    def _set_echo(on: bool) -> bool:
+        """Change the setting, and say whether it was changed."""
+        try:
+            descriptor = sys.stdin.fileno()
+            # One that another job has in the foreground would stop us.
+            if os.tcgetpgrp(descriptor) != os.getpgrp():
+                return False
+            settings = termios.tcgetattr(descriptor)
+            before = settings[3]
+            settings[3] = before | termios.ECHO if on else before & ~termios.ECHO
+            if settings[3] == before:
+                return False
+            termios.tcsetattr(descriptor, termios.TCSANOW, settings)
+        except (AttributeError, OSError, ValueError, termios.error):  # standard input is no terminal, or is closed
+            return False
+        return True
