@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from agentrt.console.render.call_description import describe_call
 from agentrt.console.render.inner_view import InnerView
 from agentrt.console.render.plain import Kind, View
+from agentrt.console.render.wait_description import describe_wait
 from agentrt.event import (
     AgentEvent,
     BlocksWithdrawnEvent,
@@ -224,7 +225,9 @@ class EventRenderer:
         self._view.line("waiting", f"for the result of {', '.join(map(describe_call, event.tool_calls))}")
 
     def _show_custom_event(self, event: CustomEvent) -> None:
-        self._view.line(_shorten_line(event.name), one_line(str(event.value)))
+        wait = describe_wait(event)
+        label, text = (event.name, str(event.value)) if wait is None else ("waiting", wait)
+        self._view.line(_shorten_line(label), one_line(text))
 
     def _show_end(self, event: ReplyEndEvent) -> None:
         # Other limits are told by their reason alone, and a failure is raised where the reply was asked for.

@@ -10,6 +10,7 @@ import pytest
 
 from agentrt import Agent, MiddlewareBase, Msg, Toolkit
 from agentrt.console import show
+from agentrt.console.render.event_renderer import EventRenderer
 from agentrt.console.render.plain import PlainView
 from agentrt.errors import Transient, UsageError
 from agentrt.event import (
@@ -181,6 +182,33 @@ async def test_events_of_layers_and_tools_are_shown(capsys):
         "[replaced] what was said above is void; instead:",
         "better",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        (
+            "rate_limit_wait",
+            {"wait_seconds": 95.2, "reason": "tokens_per_minute", "ahead": 1},
+            "[waiting] at least 1 min 35 s for the limit of tokens per minute; 1 call is before it",
+        ),
+        (
+            "rate_limit_wait",
+            {"wait_seconds": 0.0, "reason": "max_concurrency", "ahead": 0},
+            "[waiting] for the end of another call (max_concurrency)",
+        ),
+        (
+            "tool_retry",
+            {"tool_name": "add", "reason": "OSError", "attempt": 1, "wait_seconds": 0.5},
+            "[waiting] 0.5 s before add is called again (OSError)",
+        ),
+        ("rate_limit_wait", "of a layer of one's own", "[rate_limit_wait] of a layer of one's own"),
+    ],
+)
+def test_a_wait_says_for_what_and_how_long(name, value, line, capsys):
+    EventRenderer(PlainView(sys.stdout)).render(CustomEvent(name, value))
+
+    assert capsys.readouterr().out == f"{line}\n"
 
 
 async def test_a_provider_block_is_a_line_and_cannot_move_the_cursor(capsys):

@@ -1,0 +1,46 @@
+"""A wait of a layer in words: how long, and for what."""
+
+from collections.abc import Mapping
+
+from agentrt.event import CustomEvent
+
+__all__ = ["describe_wait"]
+
+_SECONDS_PER_MINUTE = 60
+_REASONS = {
+    "max_concurrency": "for the end of another call (max_concurrency)",
+    "min_interval": "for the limit min_interval",
+    "requests_per_minute": "for the limit of requests per minute",
+    "retry_after": "since the provider asked for a pause",
+    "tokens_per_minute": "for the limit of tokens per minute",
+    "turn": "for the calls before this one",
+}
+
+
+def describe_wait(event: CustomEvent) -> str | None:
+    """Return the wait that `RateLimitMiddleware` or `ToolRetryMiddleware` announces, `None` for any other event."""
+    value = event.value
+    # Any layer may use the name, with a value of its own.
+    if not isinstance(value, Mapping) or not isinstance(seconds := value.get("wait_seconds"), (int, float)):
+        return None
+    reason = value.get("reason")
+    if event.name == "rate_limit_wait" and isinstance(reason, str):
+        ahead = value.get("ahead")
+        queue = f"; {ahead} {'call is' if ahead == 1 else 'calls are'} before it" if ahead else ""
+        purpose = _REASONS.get(reason, f"for the limit {reason}")
+        return f"{_at_least(seconds)}{purpose}{queue}"
+    if event.name == "tool_retry":
+        return f"{_describe_seconds(seconds)} before {value.get('tool_name')} is called again ({reason})"
+    return None
+
+
+def _at_least(seconds: float) -> str:
+    # Zero where nobody knows how long it takes.
+    return f"at least {_describe_seconds(seconds)} " if seconds else ""
+
+
+def _describe_seconds(seconds: float) -> str:
+    if seconds < _SECONDS_PER_MINUTE:
+        return f"{seconds:.2g} s"
+    minutes, rest = divmod(round(seconds), _SECONDS_PER_MINUTE)
+    return f"{minutes} min {rest} s" if rest else f"{minutes} min"
