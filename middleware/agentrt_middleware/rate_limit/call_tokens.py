@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 
+from agentrt.errors import MiddlewareConfigError
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.model.estimate import CHARACTERS_PER_TOKEN, characters_of
 from agentrt.text import repr_of
@@ -32,12 +33,12 @@ class AnswerLengths:
 class CallTokens:
     """The tokens of one call: how many are `expected`, and what has been seen of its answer.
 
-    `request` is an estimate of those that are sent.
+    `request` is an estimate of those that are sent. With `reserve`, the answer is expected to be as long as it may be.
     """
 
     __slots__ = ("_characters", "_is_whole", "_length", "_lengths", "_model", "_request", "_usage", "expected")
 
-    def __init__(self, model: ChatModelBase, request: int, lengths: AnswerLengths) -> None:
+    def __init__(self, model: ChatModelBase, request: int, lengths: AnswerLengths, *, reserve: bool = False) -> None:
         self._request = request
         self._model = model.model
         self._length = model.text_length
@@ -46,6 +47,13 @@ class CallTokens:
         self._characters = 0
         self._is_whole = False
         answer, limit = lengths.expected, model.max_output_tokens
+        if reserve:
+            if limit is None:
+                raise MiddlewareConfigError(
+                    f"RateLimitMiddleware(reserve=True) needs to know how long an answer of {model.model!r} may be: give "
+                    f"the model max_tokens, or capabilities with max_output_tokens"
+                )
+            answer = limit
         self.expected = request + (answer if limit is None or answer < limit else limit)
 
     def see(self, response: ChatResponse) -> None:

@@ -17,7 +17,7 @@ from agentrt_middleware.rate_limit.call_tokens import AnswerLengths, CallTokens
 from agentrt_middleware.rate_limit.distributed import LimitStore, SharedLimiter, StorePolicy
 from agentrt_middleware.rate_limit.queue import Lease, Limiter, Listener
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
-from agentrt_middleware.validation import check_choice, check_number, check_store_option, retry_after_of
+from agentrt_middleware.validation import check_choice, check_flag, check_number, check_store_option, retry_after_of
 
 __all__ = ["RateLimitMiddleware"]
 
@@ -40,7 +40,7 @@ class RateLimitMiddleware(MiddlewareBase):
     calls wait for so long, a day at most.
 
     Until it is over, a call counts with an estimate of its tokens, which each model has of its own from its last
-    answers, and which is never above its `max_tokens`. From then on the call counts with the tokens that it has used,
+    answers, and which is never above its `max_tokens`, or with `reserve=True` is that, so that no answer takes more. From then on the call counts with the tokens that it has used,
     as if they had been known when it began, or with what was seen of its answer if it is left or broken off.
 
     A `CustomEvent` "rate_limit_wait" announces that a call waits. A call that would have to wait longer than `max_wait`
@@ -70,6 +70,7 @@ class RateLimitMiddleware(MiddlewareBase):
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
         max_concurrency: int | None = None,
+        reserve: bool = False,
         max_wait: float | None = None,
         key: str | None = None,
         store: LimitStore | None = None,
@@ -84,6 +85,11 @@ class RateLimitMiddleware(MiddlewareBase):
         _check_limit("tokens_per_minute", tokens_per_minute)
         _check_limit("max_concurrency", max_concurrency, least=1, whole=True)
         _check_limit("max_wait", max_wait, least=0)
+        check_flag("RateLimitMiddleware(reserve=...)", reserve)
+        if reserve and tokens_per_minute is None:
+            raise MiddlewareConfigError(
+                "RateLimitMiddleware(reserve=True) is for a limit of tokens, and there is none: give tokens_per_minute"
+            )
         check_choice("RateLimitMiddleware(on_store_error=...)", on_store_error, ("local", "open", "closed"))
         methods = "a RedisLimitStore, or have its lease_seconds, take, renew, end and block"
         check_store_option("RateLimitMiddleware(store=...)", store, LimitStore, methods)
@@ -95,7 +101,7 @@ class RateLimitMiddleware(MiddlewareBase):
         # For `repr`, which finds options by their names; no interval at all is not worth showing.
         self.min_interval = min_interval or None
         self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
-        self.max_concurrency = max_concurrency
+        self.max_concurrency, self.reserve = max_concurrency, reserve
         self._limits = RateLimits(min_interval, requests_per_minute, tokens_per_minute, max_concurrency)
         self._max_wait = max_wait
         self._key = key
@@ -142,7 +148,7 @@ class RateLimitMiddleware(MiddlewareBase):
             if len(self._lengths) >= _MAX_KEPT:
                 self._lengths.clear()  # only estimates are lost
             lengths = self._lengths[name] = AnswerLengths()
-        return CallTokens(model, request, lengths)
+        return CallTokens(model, request, lengths, reserve=self.reserve)
 
     def _limiter_for(self, model: ChatModelBase) -> Limiter:
         if self._key is not None:

@@ -295,6 +295,28 @@ def test_a_call_counts_with_the_tokens_that_it_took(backend: str) -> None:
     assert starts.times[2] - starts.times[1] < 1
 
 
+@pytest.mark.parametrize("reserve", [False, True])
+def test_first_calls_stay_within_the_limit_if_they_reserve(reserve: bool) -> None:
+    starts = Starts()
+
+    async def main() -> None:
+        model = starts.model(*[used(10, 2_500)] * 60, seconds=1.0)
+        model.settings = {"max_tokens": 2_500}
+        layer = RateLimitMiddleware(tokens_per_minute=10_000, reserve=reserve)
+        with anyio.move_on_after(59):
+            await at_once(*replies(Agent("a", model=model, middlewares=[layer]), 60))
+
+    play("asyncio", main)
+    used_tokens = 2_510 * len(starts.times)
+    assert (used_tokens <= 20_000) is reserve
+
+
+async def test_reserving_for_a_model_of_unknown_length_is_refused() -> None:
+    layer = RateLimitMiddleware(tokens_per_minute=10_000, reserve=True)
+    with pytest.raises(MiddlewareConfigError, match="how long an answer of 'scripted' may be: give the model max_tok"):
+        await Agent("a", model=ScriptedChatModel(["never"]), middlewares=[layer]).reply("go")
+
+
 @on_both_loops
 def test_without_reported_usage_the_estimate_stays(backend: str) -> None:
     starts = Starts()
@@ -834,6 +856,7 @@ def test_a_cancelled_head_makes_way_for_the_next(backend: str) -> None:
         ({"max_wait": float("nan")}, "max_wait=...) must be a number of at least 0, not nan"),
         ({"max_wait": -1}, "max_wait=...) must be a number of at least 0, not -1"),
         ({"max_concurrency": 0}, "max_concurrency=...) must be a whole number of at least 1, not 0"),
+        ({"reserve": True}, "reserve=True) is for a limit of tokens, and there is none: give tokens_per_minute"),
         ({"max_concurrency": True}, "max_concurrency=...) must be a whole number of at least 1, not True"),
         ({"min_interval": float("inf")}, "min_interval=...) must be at most 1e+12, not inf: leave it out for no limit"),
         ({"requests_per_minute": float("nan")}, "requests_per_minute=...) must be a number above 0, not nan"),
