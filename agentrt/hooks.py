@@ -439,6 +439,9 @@ class MiddlewareBase:
     `on_reply` and `on_reasoning` need not say so: their events flow in any case.
     """
 
+    holds_answers: bool = False
+    """Whether nothing of an answer leaves it before the answer is whole, however it streams: `agentrt chat` says so."""
+
     inherited: bool = False
     """Whether it runs in agents that are tools of its agent as well: as a policy, a count or a record should.
 

@@ -55,6 +55,9 @@ class Chat:
 
         Raises `OSError` when standard output can no longer be written.
         """
+        holding = [type(layer).__name__ for layer in self._agent.middlewares if layer.holds_answers]
+        if holding and sys.stdout.isatty():
+            _print_line("held", f"{', '.join(holding)} holds each answer until it is whole, so none comes word by word")
         self._show_question()
         for line in self._prompt:
             if line == "/quit":

@@ -17,6 +17,7 @@ from agentrt import Agent, AgentState
 from agentrt.console.chat import Chat
 from agentrt.console.cli import main
 from agentrt.errors import SessionIOError
+from agentrt.middleware import GuardrailMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.state import InMemoryStateStore
 from tests.console.program import environment, piped, put_things
@@ -169,6 +170,18 @@ def test_a_new_conversation_takes_the_place_of_the_old_one(tmp_path):
     done = piped(with_session, "two\n/new\nthree\n", tmp_path)
     assert "HEARD 1: **two**" in done.stdout
     assert "HEARD 1: **three**" in done.stdout
+
+
+@pytest.mark.parametrize("window", [None, 40])
+def test_a_terminal_is_told_why_answers_do_not_stream(window, monkeypatch, capsys):
+    guardrail = GuardrailMiddleware(output=lambda text, agent: None, window=window)
+    agent = Agent("tester", model=ScriptedChatModel(["one"]), middlewares=[guardrail])
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with start_blocking_portal() as portal:
+        assert Chat(agent, portal, color=False).run()
+    said = "GuardrailMiddleware holds each answer until it is whole" in capsys.readouterr().out
+    assert said is (window is None)
 
 
 def test_a_new_conversation_that_cannot_be_saved_does_not_begin(monkeypatch, capsys):

@@ -121,6 +121,7 @@ class GuardrailMiddleware(MiddlewareBase):
         self.parallel, self.on_trip, self.message = parallel, on_trip, message
         self.attempts, self.timeout, self.on_error = attempts, timeout, on_error
         self.window = window
+        self.holds_answers = bool(self.output) and window is None
         self._guards = {
             stage: Guards(
                 chosen,
