@@ -20,8 +20,8 @@ class UserInputs:
     """The messages of users; `data` is what is saved of it with the conversation.
 
     Its `verdicts` are known by the digest of a message: its id, its text and its data. The id alone would not do, since
-    whoever sends a message may give it one that has been judged already. `digests` has those of the messages of
-    this reply, so that each is read once.
+    its sender chooses it, and may choose one that has been judged already. `digests` has those of the messages of this
+    reply, so that each is read once.
     """
 
     def __init__(self, data: dict[str, Any], digests: dict[int, tuple[Msg, str]]) -> None:

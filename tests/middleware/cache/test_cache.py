@@ -758,7 +758,7 @@ async def test_a_tool_that_sees_its_caller_shares_no_results(scope: Any) -> None
     assert results[1::2] == ["['Ann']", "['Bob']", "['Bob']"]
 
 
-async def test_own_model_class_is_known_by_its_settings_only_if_it_says_so() -> None:
+async def test_own_model_class_is_known_by_settings_if_it_says_so() -> None:
     class Warm(Echo):
         def __init__(self, temperature: float) -> None:
             super().__init__()
