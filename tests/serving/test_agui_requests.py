@@ -138,3 +138,11 @@ async def test_result_that_was_cut_may_be_sent_again():
             done = read_events((await client.post("/agui", json=run_input(says("call camera"), result))).text)
             assert done[-1]["outcome"] == {"type": "success"}
             assert "a cat" in "".join(event["delta"] for event in done if event["type"] == "TEXT_MESSAGE_CONTENT")
+
+
+async def test_known_id_with_other_words_is_a_new_message():
+    async with serve(make_agent()) as client:
+        for text in ("One.", "Two."):
+            events = read_events((await client.post("/agui", json=run_input(says(text, "same")))).text)
+            assert events[-1]["type"] == "RUN_FINISHED"
+            assert f"You said: {text}" in "".join(event.get("delta", "") for event in events)

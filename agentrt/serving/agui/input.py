@@ -1,5 +1,6 @@
 """What a client of AG-UI sends for a run: new messages, decisions, or results of calls that it has run itself."""
 
+from hashlib import sha256
 from json import dumps
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +20,8 @@ from agentrt.serving.sessions import check_new_id
 __all__ = ["RunInput", "approval_id", "nothing_new"]
 
 _CLIENT_ID = "client_id"
-"""In the metadata of a user's message: the id that the client gave it, by which it is known when it comes again."""
+"""In the metadata of a user's message: the id that the client gave it and a digest of its content, by which it is known
+when it comes again. By the id alone, one that says something else would be lost."""
 _MAX_CLIENT_ID = 500
 
 
@@ -69,12 +71,14 @@ class RunInput(NamedTuple):
         new = []
         for number, message in enumerate(self.messages[first:], first):
             client_id = message.get("id")
+            digest = sha256(dumps(message.get("content"), sort_keys=True).encode()).hexdigest()[:16]
+            mark = f"{client_id[:_MAX_CLIENT_ID]}:{digest}" if isinstance(client_id, str) else None
             # A run that failed leaves a message in the session that the client sends again with the next one.
-            if isinstance(client_id, str) and client_id[:_MAX_CLIENT_ID] in known:
+            if mark is not None and mark in known:
                 continue
             taken = self._user_message(agent, message, f"messages[{number}]")
-            if isinstance(client_id, str):
-                taken.metadata[_CLIENT_ID] = client_id[:_MAX_CLIENT_ID]
+            if mark is not None:
+                taken.metadata[_CLIENT_ID] = mark
             new.append(taken)
         return new
 
