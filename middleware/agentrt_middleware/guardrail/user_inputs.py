@@ -73,24 +73,21 @@ class UserInputs:
 
     def _digest(self, message: Msg) -> str:
         known = self._digests.get(id(message))
-        if known is None:
-            # With the message, so that no other one gets its place in memory.
-            known = self._digests[id(message)] = message, _digest_of(message)
-        return known[1]
-
-
-def _digest_of(message: Msg) -> str:
-    digest = sha256(message.id.encode("utf-8", "backslashreplace"))
-    for block in message.get_content_blocks():
-        if isinstance(block, TextBlock):
-            part = "text", block.text
-        elif isinstance(block, DataBlock):
-            source = block.source
-            part = source.media_type or "", source.url if isinstance(source, URLSource) else source.data
-        else:  # a hint of the runtime, say
-            continue
-        for text in part:
-            value = text.encode("utf-8", "backslashreplace")
-            digest.update(b"%d:" % len(value))
-            digest.update(value)
-    return digest.hexdigest()[:32]
+        if known is not None:
+            return known[1]
+        digest = sha256(message.id.encode("utf-8", "backslashreplace"))
+        for block in message.get_content_blocks():
+            if isinstance(block, TextBlock):
+                part = "text", block.text
+            elif isinstance(block, DataBlock):
+                source = block.source
+                part = source.media_type or "", source.url if isinstance(source, URLSource) else source.data
+            else:  # a hint of the runtime, say
+                continue
+            for text in part:
+                value = text.encode("utf-8", "backslashreplace")
+                digest.update(b"%d:" % len(value))
+                digest.update(value)
+        # With the message, so that no other one gets its place in memory.
+        self._digests[id(message)] = message, digest.hexdigest()[:32]
+        return self._digests[id(message)][1]
