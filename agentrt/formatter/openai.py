@@ -56,7 +56,8 @@ def format_openai(
     last_of_user = len(messages)
     if reasoning:
         last_of_user = max(
-            (n for n, msg in enumerate(messages) if msg.role == "user" and not _is_hint(msg)), default=-1
+            (n for n, msg in enumerate(messages) if msg.role == "user" and not (_is_hint(msg) or _is_results(msg))),
+            default=-1,
         )
     formatted: list[JSONObject] = []
     for index, msg in enumerate(messages):
@@ -74,6 +75,12 @@ def format_openai(
     if nine_letter_ids:
         _shorten_ids(formatted)
     return formatted
+
+
+def _is_results(msg: Msg) -> bool:
+    """Say whether the message holds results of tools alone, which other programs keep in the user's name."""
+    blocks = msg.get_content_blocks() if msg.has_content_blocks("tool_result") else []
+    return bool(blocks) and all(isinstance(block, ToolResultBlock) for block in blocks)
 
 
 def _is_hint(msg: Msg) -> bool:

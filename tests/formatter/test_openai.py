@@ -243,6 +243,13 @@ def test_thinking_goes_back_only_since_the_users_last_message() -> None:
     assert not any("reasoning_content" in each for each in format_openai(messages))
 
 
+def test_results_in_the_users_name_are_not_the_users_message() -> None:
+    work = AssistantMsg("a", [ThinkingBlock("new"), call()])
+    messages = [UserMsg("user", "Add"), work, Msg("user", [result()], "user")]
+    sent = [each.get("reasoning_content") for each in format_openai(messages, reasoning=True)]
+    assert sent == [None, "new", None]
+
+
 def test_a_round_without_thinking_sends_empty_reasoning() -> None:
     work = AssistantMsg("a", [call(), result(), ThinkingBlock("hm"), call("c2"), result("c2")])
     rounds = format_openai([UserMsg("user", "Add"), AssistantMsg("a", "Sure"), work], reasoning=True)
