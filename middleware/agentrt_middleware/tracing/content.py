@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from agentrt.message import (
     ContentBlock,
@@ -38,6 +38,7 @@ class _Message(TypedDict):
     """A message of the conventions."""
 
     role: str
+    name: NotRequired[str]  # of who spoke, where the role does not say it
     parts: list[dict[str, object]]
 
 
@@ -112,7 +113,8 @@ def _split_by_role(message: Msg, clean: _Clean) -> list[_Message]:
     for block in message.get_content_blocks():
         role = "tool" if isinstance(block, ToolResultBlock) else message.role
         if not split or split[-1]["role"] != role:
-            split.append({"role": role, "parts": []})
+            named: _Message = {"role": role, "name": clean(message.name), "parts": []}
+            split.append(named if message.name and message.name != role != "tool" else {"role": role, "parts": []})
         split[-1]["parts"].append(_part(block, clean))
     return split
 

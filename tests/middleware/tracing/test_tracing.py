@@ -724,7 +724,7 @@ async def test_content_is_captured_with_capture_content(spans: Spans) -> None:
     tool_call = {"type": "tool_call", "id": "1", "name": "add", "arguments": {"a": 1, "b": 2}}
     assert read(chat, "gen_ai.input.messages") == [
         question,
-        {"role": "assistant", "parts": [tool_call]},
+        {"role": "assistant", "name": "tester", "parts": [tool_call]},
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "1", "response": "3"}]},
     ]
     (definition,) = read(chat, "gen_ai.tool.definitions")
