@@ -101,6 +101,21 @@ _MAKERS = {
 }
 """Whose models have names that begin so."""
 
+_OTHER_NAMES = {
+    "claude": "anthropic",
+    "google": "gemini",
+    "grok": "xai",
+    "hf": "huggingface",
+    "kimi": "moonshot",
+    "qwen": "dashscope",
+    "vertex": "gemini",
+    "zhipu": "zai",
+}
+"""What others call a provider, or its models."""
+_REMEDIES = {
+    "vertex": "for Vertex AI, give base_url='https://aiplatform.googleapis.com/v1/publishers/google' and api_key=...; ",
+}
+
 PRESETS = {
     "anthropic": Preset(AnthropicChatModel, "ANTHROPIC_API_KEY", "claude-sonnet-5", url_variable="ANTHROPIC_BASE_URL"),
     # The v1 API, which needs no api-version; the name of a deployment takes the place of the model's. Azure shows the
@@ -123,6 +138,29 @@ PRESETS = {
         url_of=lambda region: f"https://bedrock-mantle.{region}.api.aws/v1",
         is_rented=True,
     ),
+    "cerebras": Preset(
+        OpenAIChatModel,
+        "CEREBRAS_API_KEY",
+        "gpt-oss-120b",
+        "https://api.cerebras.ai/v1",
+        quirks=Quirks("max_completion_tokens", says_reason=True),
+    ),
+    "cloudflare": Preset(
+        OpenAIChatModel,
+        "CLOUDFLARE_API_TOKEN",
+        "@cf/openai/gpt-oss-120b",
+        url_variable="CLOUDFLARE_ACCOUNT_ID",
+        url_of=lambda account: f"https://api.cloudflare.com/client/v4/accounts/{account}/ai/v1",
+        quirks=Quirks(),
+        is_rented=True,
+    ),
+    "cohere": Preset(
+        OpenAIChatModel,
+        "CO_API_KEY",
+        "command-a-03-2025",
+        "https://api.cohere.ai/compatibility/v1",
+        quirks=Quirks(named_choice=False),
+    ),
     # Models that think, as most of DashScope and DeepSeek do by now, cannot be made to call a tool: their servers
     # refuse the request.
     "dashscope": Preset(
@@ -132,6 +170,15 @@ PRESETS = {
         "https://dashscope.aliyuncs.com/compatible-mode/v1",
         quirks=Quirks(must_call=False, says_reason=True),
     ),
+    "databricks": Preset(
+        OpenAIChatModel,
+        "DATABRICKS_TOKEN",
+        "databricks-gpt-oss-120b",
+        url_variable="DATABRICKS_HOST",
+        url_of=lambda host: f"{host if '://' in host else f'https://{host}'}".rstrip("/") + "/serving-endpoints",
+        quirks=Quirks(),
+        is_rented=True,
+    ),
     "deepseek": Preset(
         OpenAIChatModel,
         "DEEPSEEK_API_KEY",
@@ -139,7 +186,15 @@ PRESETS = {
         "https://api.deepseek.com",
         quirks=Quirks(reasoning_back=True, must_call=False, says_reason=True),
     ),
-    "gemini": Preset(GeminiChatModel, "GEMINI_API_KEY", "gemini-3-flash"),
+    "fireworks": Preset(
+        OpenAIChatModel,
+        "FIREWORKS_API_KEY",
+        "accounts/fireworks/models/gpt-oss-120b",
+        "https://api.fireworks.ai/inference/v1",
+        quirks=Quirks(says_reason=True),
+    ),
+    "gemini": Preset(GeminiChatModel, "GEMINI_API_KEY", "gemini-3-flash-preview"),
+    "github": Preset(OpenAIChatModel, "GITHUB_TOKEN", "openai/gpt-4.1-mini", "https://models.github.ai/inference"),
     # `messages[].name` is a 400 (console.groq.com/docs/openai).
     "groq": Preset(
         OpenAIChatModel,
@@ -147,6 +202,16 @@ PRESETS = {
         "openai/gpt-oss-120b",
         "https://api.groq.com/openai/v1",
         quirks=Quirks("max_completion_tokens", says_reason=True, names=False),
+    ),
+    "huggingface": Preset(OpenAIChatModel, "HF_TOKEN", "openai/gpt-oss-120b", "https://router.huggingface.co/v1"),
+    # A proxy of the user's own, which speaks to any provider.
+    "litellm": Preset(
+        OpenAIChatModel,
+        "LITELLM_PROXY_API_KEY",
+        "gpt-5-mini",
+        "http://localhost:4000/v1",
+        url_variable="LITELLM_PROXY_API_BASE",
+        quirks=Quirks(),
     ),
     "llama.cpp": Preset(OpenAIChatModel, None, "any", "http://localhost:8080/v1", quirks=Quirks(named_choice=False)),
     "lmstudio": Preset(OpenAIChatModel, None, "qwen3", "http://localhost:1234/v1", quirks=Quirks(named_choice=False)),
@@ -158,6 +223,15 @@ PRESETS = {
         "https://api.mistral.ai/v1",
         quirks=Quirks(stream_usage=False, says_reason=True, names=False, nine_letter_ids=True),
     ),
+    # Its models that think want their thoughts back, and cannot be made to call a tool.
+    "moonshot": Preset(
+        OpenAIChatModel,
+        "MOONSHOT_API_KEY",
+        "kimi-k2.6",
+        "https://api.moonshot.ai/v1",
+        quirks=Quirks(reasoning_back=True, must_call=False),
+    ),
+    "nvidia": Preset(OpenAIChatModel, "NVIDIA_API_KEY", "openai/gpt-oss-120b", "https://integrate.api.nvidia.com/v1"),
     "ollama": Preset(
         OpenAIChatModel,
         None,
@@ -170,8 +244,16 @@ PRESETS = {
     "openai": Preset(OpenAIChatModel, "OPENAI_API_KEY", "gpt-5-mini", url_variable="OPENAI_BASE_URL"),
     "openai-responses": Preset(OpenAIResponsesModel, "OPENAI_API_KEY", "gpt-5-mini", url_variable="OPENAI_BASE_URL"),
     "openrouter": Preset(OpenAIChatModel, "OPENROUTER_API_KEY", "openai/gpt-5-mini", "https://openrouter.ai/api/v1"),
-    "vllm": Preset(OpenAIChatModel, None, "Qwen/Qwen3-8B", "http://localhost:8000/v1"),
-    "xai": Preset(OpenAIChatModel, "XAI_API_KEY", "grok-4", "https://api.x.ai/v1", quirks=Quirks(says_reason=True)),
+    "perplexity": Preset(
+        OpenAIChatModel, "PERPLEXITY_API_KEY", "sonar-pro", "https://api.perplexity.ai", quirks=Quirks(must_call=False)
+    ),
+    "together": Preset(OpenAIChatModel, "TOGETHER_API_KEY", "openai/gpt-oss-120b", "https://api.together.xyz/v1"),
+    "vllm": Preset(OpenAIChatModel, None, "Qwen/Qwen3-8B", "http://localhost:8000/v1", quirks=Quirks()),
+    "xai": Preset(OpenAIChatModel, "XAI_API_KEY", "grok-4.7", "https://api.x.ai/v1", quirks=Quirks(says_reason=True)),
+    # It takes no other `tool_choice` than "auto".
+    "zai": Preset(
+        OpenAIChatModel, "ZAI_API_KEY", "glm-5", "https://api.z.ai/api/paas/v4", quirks=Quirks(must_call=False)
+    ),
 }
 
 
@@ -198,11 +280,15 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
         return RulesChatModel(**settings)
     preset = PRESETS.get(provider)
     if preset is None:
-        matches = get_close_matches(provider.lower(), [*PRESETS, "rules"], 1)
+        meant = _OTHER_NAMES.get(provider.lower().removesuffix("ai"))
+        matches = (
+            [f"{meant}:{model}".rstrip(":")] if meant else get_close_matches(provider.lower(), [*PRESETS, "rules"], 1)
+        )
         if ":" not in spec:  # the name of a model alone
             makers = (maker for prefix, maker in _MAKERS.items() if provider.startswith(prefix))
             matches = [f"{maker}:{provider}" for maker in makers] or matches
         guess = f"did you mean {matches[0]!r:.100}? " if matches else ""
+        guess += _REMEDIES.get(provider.lower().removesuffix("ai"), "")
         raise ConfigError(
             f"{spec!r:.100} names an unknown provider: {guess}write 'provider:model', as in 'openai:gpt-5-mini', "
             f"with one of {', '.join(PRESETS)}, or write 'rules'; for another server that speaks OpenAI's API, write "

@@ -24,6 +24,7 @@ from agentrt.model import (
     chat_model,
     default_model,
 )
+from agentrt.model.catalog.lookup import known_capabilities
 from agentrt.model.presets import PRESETS
 from agentrt.types import ToolChoice
 from tests.model.wire_openai import body_of
@@ -84,6 +85,17 @@ async def server_asked_with(spec: str, **settings: Any) -> Server:
         ("openrouter:openai/gpt-5-mini", "https://openrouter.ai/api/v1/chat/completions"),
         ("vllm:Qwen/Qwen3-8B", "http://localhost:8000/v1/chat/completions"),
         ("xai:grok-4", "https://api.x.ai/v1/chat/completions"),
+        ("cerebras:m", "https://api.cerebras.ai/v1/chat/completions"),
+        ("cohere:m", "https://api.cohere.ai/compatibility/v1/chat/completions"),
+        ("fireworks:m", "https://api.fireworks.ai/inference/v1/chat/completions"),
+        ("github:openai/m", "https://models.github.ai/inference/chat/completions"),
+        ("huggingface:m:fastest", "https://router.huggingface.co/v1/chat/completions"),
+        ("litellm:m", "http://localhost:4000/v1/chat/completions"),
+        ("moonshot:m", "https://api.moonshot.ai/v1/chat/completions"),
+        ("nvidia:m", "https://integrate.api.nvidia.com/v1/chat/completions"),
+        ("perplexity:m", "https://api.perplexity.ai/chat/completions"),
+        ("together:m", "https://api.together.xyz/v1/chat/completions"),
+        ("zai:m", "https://api.z.ai/api/paas/v4/chat/completions"),
     ],
 )
 async def test_a_spec_leads_to_its_provider_with_its_key(spec: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +133,26 @@ async def test_settings_win_over_the_preset_and_the_environment(monkeypatch: pyt
 )
 async def test_a_preset_knows_what_its_servers_refuse(provider: str, sent: str) -> None:
     assert (await server_asked_with(f"{provider}:some-model", api_key="key")).body["tool_choice"] == sent
+
+
+@pytest.mark.parametrize(
+    ("provider", "variable", "value", "url"),
+    [
+        ("cloudflare", "CLOUDFLARE_ACCOUNT_ID", "a1", "https://api.cloudflare.com/client/v4/accounts/a1/ai/v1"),
+        ("databricks", "DATABRICKS_HOST", "mine.example/", "https://mine.example/serving-endpoints"),
+        ("databricks", "DATABRICKS_HOST", "https://mine.example", "https://mine.example/serving-endpoints"),
+    ],
+)
+async def test_a_rented_server_has_the_address_of_its_account(
+    provider: str, variable: str, value: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert (await server_asked_with(f"{provider}:m", api_key="key")).url == f"{url}/chat/completions"
+
+
+def test_each_example_names_a_known_model() -> None:
+    for provider in ("anthropic", "gemini", "mistral", "openai", "xai"):
+        assert known_capabilities(PRESETS[provider].example).tools, provider
 
 
 async def test_rented_servers_are_found_by_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +252,12 @@ async def test_an_unreachable_server_is_named_with_a_remedy(
         ("gemini:gemini-3-flash", "set GEMINI_API_KEY or give api_key="),
         ("mistral:some-model", "set MISTRAL_API_KEY or give api_key="),
         ("mistral-large", "did you mean 'mistral:mistral-large'"),
+        ("google:gemini-3-pro", "did you mean 'gemini:gemini-3-pro'"),
+        (
+            "vertex:gemini-3-pro",
+            "did you mean 'gemini:gemini-3-pro'? for Vertex AI, give base_url='https://aiplatform.",
+        ),
+        ("vertexai", "did you mean 'gemini'"),
         (None, "takes a str such as 'openai:gpt-5-mini'"),
     ],
 )
