@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Unpack
 
 from agentrt.block import ContentBlock, HintBlock, JSONObject, ProviderBlock, citations_block, new_citation
@@ -18,10 +18,10 @@ from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import RemoteChatModel
 from agentrt.model.remote.native_schema import StructuredMode, check_mode
 from agentrt.model.remote.schema_dialect import TEXT_FORMATS, SchemaDialect
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
+from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, is_local
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.model.remote.stream import AnswerReader
-from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt.model_interface.estimate import CountTokens, estimated_usage
 from agentrt.text import lazy_pattern
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
@@ -95,6 +95,7 @@ class AnthropicChatModel(RemoteChatModel):
         context_size: int | None = None,
         capabilities: ModelCapabilities | Collection[str] | None = None,
         count_tokens: CountTokens | None = None,
+        prices: ModelPrices | None = None,
         max_tokens: int | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
@@ -114,12 +115,13 @@ class AnthropicChatModel(RemoteChatModel):
             context_size=context_size,
             capabilities=capabilities,
             count_tokens=count_tokens,
+            prices=prices,
             **connection,
         )
         check_option(rules, ClaudeRules, f"{type(self).__name__}(rules=...)", "rules=ClaudeRules(must_call=False)")
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
         check_request_options(type(self).__name__, numbers, stop, formatter, effort=effort)
-        self.rules = rules = rules or rules_of(model)
+        self.rules = rules = rules or replace(rules_of(model), named_choice=not is_local(self.base_url))
         if not rules.samples:
             for name, value in (("temperature", temperature), ("top_p", top_p)):
                 if value is not None and value != 1:
@@ -179,8 +181,13 @@ class AnthropicChatModel(RemoteChatModel):
         self, schemas: list[JSONSchema] | None, choice: ToolChoice | None, turns: list[JSONObject]
     ) -> JSONObject:
         if schemas:
-            fields: JSONObject = {"tools": [*map(_tool_to_send, schemas), *self._server_tools]}
-            return {**fields, "tool_choice": self._choice_to_send(choice)} if choice else fields
+            offered = [*map(_tool_to_send, schemas)]
+            sent = self._choice_to_send(choice) if choice else None
+            if sent is not None and sent["type"] == "tool" and not self.rules.named_choice:
+                offered = [tool for tool in offered if tool["name"] == sent["name"]] or offered
+                sent = {"type": "any"}
+            fields: JSONObject = {"tools": [*offered, *self._server_tools]}
+            return fields if sent is None else {**fields, "tool_choice": sent}
         # A conversation with calls in it is refused unless tools are declared.
         called = {part["name"] for turn in turns for part in _parts_of(turn) if part["type"] == "tool_use"}
         declared = [_tool_to_send({"name": name, "description": "No longer available."}) for name in sorted(called)]

@@ -16,7 +16,9 @@ class ClaudeRules:
 
     `thinking` names the types of `thinking` that it accepts. `thinks`: it thinks unless it is asked not to. `samples`:
     it accepts a temperature and a top_p other than the default. `must_call`: it can be made to call a tool; if not,
-    "required" and the name of a tool become "auto". `binds_thinking`: its thoughts are valid only after exactly the
+    "required" and the name of a tool become "auto". `named_choice`: it can be made to call one tool by its name; if
+    not, it is shown that tool alone and made to call one, as by default with servers on this machine and its network.
+    `binds_thinking`: its thoughts are valid only after exactly the
     conversation that they followed; the API is then asked to drop those that no longer fit, and not to refuse them.
     `json_schema`: it can bind an answer to a JSON schema.
     """
@@ -25,6 +27,7 @@ class ClaudeRules:
     thinks: bool = False
     samples: bool = True
     must_call: bool = True
+    named_choice: bool = True
     binds_thinking: bool = False
     json_schema: bool = False
 

@@ -31,7 +31,7 @@ from agentrt.model.remote.schema_dialect import SchemaDialect
 from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.model.remote.stream import AnswerReader
-from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt.model_interface.estimate import CountTokens, estimated_usage
 from agentrt.text import lazy_pattern
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
@@ -110,6 +110,7 @@ class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
         context_size: int | None = None,
         capabilities: ModelCapabilities | Collection[str] | None = None,
         count_tokens: CountTokens | None = None,
+        prices: ModelPrices | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
@@ -134,6 +135,7 @@ class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
             context_size=context_size,
             capabilities=capabilities,
             count_tokens=count_tokens,
+            prices=prices,
             **connection,
         )
         name = type(self).__name__

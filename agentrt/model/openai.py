@@ -17,9 +17,9 @@ from agentrt.model.remote.client import RemoteChatModel
 from agentrt.model.remote.native_schema import StructuredMode, check_mode
 from agentrt.model.remote.provider_errors import ProviderErrors
 from agentrt.model.remote.schema_dialect import TEXT_FORMATS, SchemaDialect
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
+from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, is_local
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
-from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt.model_interface.estimate import CountTokens, estimated_usage
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
@@ -54,11 +54,12 @@ class Quirks:
     `max_tokens_name` is its name for the limit on an answer. `stream_usage`: it knows `stream_options`, with which a
     stream says how many tokens it took. `reasoning_back`: it wants the thinking of the rounds since the user's last
     message back, even where it is empty. `must_call`: it can be made to call a tool; if not, "required" and the name of
-    a tool become "auto". `named_choice`: it can be made to call one tool by its name; if not, as with llama.cpp and LM
-    Studio, it is shown that tool alone and made to call one. `says_reason`: each of its answers says why it ended, so a
-    stream that ends without a reason was cut, and raises `Transient`; if not, such an answer counts as whole.
-    `json_schema`: it can bind an answer to a JSON schema, also beside tools. `names`: its messages may name their
-    speaker. `nine_letter_ids`: it takes ids of tool calls of nine letters or digits only, as Mistral does.
+    a tool become "auto". `named_choice`: it can be made to call one tool by its name; if not, it is shown that tool
+    alone and made to call one, as by default with servers on this machine and its network. `says_reason`: each of its
+    answers says why it ended, so a stream that ends without a reason was cut, and raises `Transient`; if not, such an
+    answer counts as whole. `json_schema`: it can bind an answer to a JSON schema, also beside tools. `names`: its
+    messages may name their speaker. `nine_letter_ids`: it takes ids of tool calls of nine letters or digits only, as
+    Mistral does.
     """
 
     max_tokens_name: str = "max_tokens"
@@ -108,6 +109,7 @@ class OpenAIChatModel(RemoteChatModel):
         context_size: int | None = None,
         capabilities: ModelCapabilities | Collection[str] | None = None,
         count_tokens: CountTokens | None = None,
+        prices: ModelPrices | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
@@ -126,6 +128,7 @@ class OpenAIChatModel(RemoteChatModel):
             context_size=context_size,
             capabilities=capabilities,
             count_tokens=count_tokens,
+            prices=prices,
             **connection,
         )
         check_option(quirks, Quirks, f"{type(self).__name__}(quirks=...)", "quirks=Quirks(must_call=False)")
@@ -134,7 +137,9 @@ class OpenAIChatModel(RemoteChatModel):
         check_option(
             parallel_tool_calls, bool, f"{type(self).__name__}(parallel_tool_calls=...)", "parallel_tool_calls=True"
         )
-        self.quirks = quirks or (_OPENAI if self.base_url.rstrip("/") == OPENAI_URL else Quirks())
+        is_own = self.base_url.rstrip("/") == OPENAI_URL
+        # Many local servers refuse a request that names the tool to call, and all take the other form.
+        self.quirks = quirks or (_OPENAI if is_own else Quirks(named_choice=not is_local(self.base_url)))
         check_mode(structured_output, type(self).__name__)
         self.structured_output = structured_output
         self._formatter = formatter

@@ -29,7 +29,7 @@ from agentrt.model.remote.settings import ConnectionOptions, check_option, check
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.model.remote.stream import AnswerReader
 from agentrt.model_interface.base import ModelResult
-from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt.model_interface.estimate import CountTokens, estimated_usage
 from agentrt.text import lazy_pattern
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
@@ -83,6 +83,7 @@ class OpenAIResponsesModel(RemoteChatModel):
         context_size: int | None = None,
         capabilities: ModelCapabilities | Collection[str] | None = None,
         count_tokens: CountTokens | None = None,
+        prices: ModelPrices | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
@@ -102,6 +103,7 @@ class OpenAIResponsesModel(RemoteChatModel):
             context_size=context_size,
             capabilities=capabilities,
             count_tokens=count_tokens,
+            prices=prices,
             **connection,
         )
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
@@ -114,8 +116,8 @@ class OpenAIResponsesModel(RemoteChatModel):
         self.structured_output = structured_output
         if self._extra_body.get("background"):
             raise ConfigError(
-                f"{type(self).__name__}(extra_body={{'background': ...}}) would have OpenAI answer later, and an answer "
-                f"is awaited here: leave it out, and give timeouts=Timeouts(total=...) for one that takes long"
+                f"{type(self).__name__}(extra_body={{'background': ...}}) would have OpenAI answer later, and an "
+                f"answer is awaited here: leave it out, and give timeouts=Timeouts(total=...) for one that takes long"
             )
         check_option(store, bool, f"{type(self).__name__}(store=...)", "store=True")
         self.store = store

@@ -680,6 +680,12 @@ def shape_of(response: ChatResponse) -> list[Any]:
     return [json.loads(each.content) if isinstance(each, ProviderBlock) else each.type for each in response.content]
 
 
+async def test_a_server_that_takes_no_name_is_shown_that_tool_alone() -> None:
+    others = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("add", "look")]
+    body = await body_for(ToolChoice("look"), tools=others, rules=ClaudeRules(named_choice=False))
+    assert ([tool["name"] for tool in body["tools"]], body["tool_choice"]) == (["look"], {"type": "any"})
+
+
 async def test_a_part_that_no_event_ends_is_a_piece_as_well() -> None:
     begun = block(1, {**SEARCH, "id": "srvtoolu_2"})[:-1]
     *pieces, whole = await ask(Wire([start(), *block(0, SEARCH), *begun, *stop()]))

@@ -26,7 +26,7 @@ from agentrt.message import (
     ToolCallBlock,
     ToolResultBlock,
 )
-from agentrt.model import ChatUsage, OpenAIChatModel, Quirks
+from agentrt.model import AnthropicChatModel, ChatUsage, OpenAIChatModel, Quirks, TokenPrices
 from agentrt.model.presets import PRESETS
 from agentrt.types import ToolChoice
 from tests.model.wire_openai import (
@@ -645,6 +645,26 @@ async def test_structured_output_is_forced_without_a_named_choice() -> None:
     forced = server.bodies[-1]
     assert forced["tool_choice"] == "required"
     assert [tool["function"]["name"] for tool in forced["tools"]] == ["GenerateStructuredOutput"]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "is_named"),
+    [
+        ("http://localhost:9000/v1", False),
+        ("http://192.168.1.5:9000/v1", False),
+        ("http://model-server:9000/v1", False),
+        ("https://models.example.com/v1", True),
+    ],
+)
+def test_an_unknown_local_server_is_not_asked_for_a_tool_by_name(base_url: str, is_named: bool) -> None:
+    assert OpenAIChatModel("m", api_key=KEY, base_url=base_url).quirks.named_choice is is_named
+    assert AnthropicChatModel("m", api_key=KEY, base_url=base_url).rules.named_choice is is_named
+
+
+def test_prices_that_are_given_replace_the_published_ones() -> None:
+    model = OpenAIChatModel("gpt-5-mini", api_key=KEY, prices=TokenPrices(1, 2))
+    assert model.capabilities.prices == TokenPrices(1, 2)
+    assert model.capabilities.tools  # which is still known
 
 
 THOUGHT = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}, {"type": "text", "text": "m."}]}

@@ -19,7 +19,7 @@ from agentrt.model.remote.native_schema import NativeReader, NativeRequest, Stru
 from agentrt.model.remote.settings import ConnectionOptions
 from agentrt.model.remote.stream import AnswerReader
 from agentrt.model_interface.base import ChatModelBase, ModelResult
-from agentrt.model_interface.capabilities import ModelCapabilities
+from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt.model_interface.estimate import CountTokens
 from agentrt.types import JSONSchema, ToolChoice
 
@@ -39,6 +39,7 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     loop, which `aclose` closes; a model that is used again opens a new one, and a copy has clients of its own. Nothing
     is ever tried again, and no redirect is followed: that is a middleware's affair.
 
+    `prices` are what its calls cost, as in `TokenPrices(0.5, 1.5)`, where the published ones are wrong or missing.
     `connection` takes the `ConnectionOptions`, which say how the model is reached. Raises `ConfigError` when the SDK or
     the key is missing, for a `base_url` with a password or a query in it, and for an option that does not exist.
     """
@@ -59,6 +60,7 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
         context_size: int | None = None,
         capabilities: ModelCapabilities | Collection[str] | None = None,
         count_tokens: CountTokens | None = None,
+        prices: ModelPrices | None = None,
         **connection: Unpack[ConnectionOptions],
     ) -> None:
         RemoteEndpoint.__init__(self, model, connection)
@@ -69,8 +71,10 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
             self, model=model, stream=stream, context_size=context_size, capabilities=known, count_tokens=count_tokens
         )
         self._refused_parts = RefusedParts(self._refused_thoughts)
+        if prices is not None:
+            self.capabilities = replace(self.capabilities, prices=prices)
         # They cost nothing until they are asked for.
-        if self.capabilities.prices is None:
+        elif self.capabilities.prices is None:
             self.capabilities = replace(self.capabilities, prices=PublishedPrices(model, self.base_url))
 
     def _forget_forms(self, capabilities: object) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from ipaddress import ip_address
 from math import isfinite
 from typing import TypedDict
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ __all__ = [
     "check_option_names",
     "check_request_options",
     "check_url",
+    "is_local",
     "option_names",
     "read_key",
 ]
@@ -209,6 +211,16 @@ def check_url(url: str, cls: str) -> None:
             f"give a key or a password as api_key=... or in extra_headers={{...}}, and parameters with "
             f"http_client=lambda: httpx2.AsyncClient(params={{...}})"
         )
+
+
+def is_local(url: str) -> bool:
+    """Say whether the URL leads to this machine or its network, by its host: what runs there is not known."""
+    host = urlsplit(url).hostname or ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith((".internal", ".lan", ".local", ".localhost"))
+    return address.is_private or address.is_loopback
 
 
 def _url_without_secrets(url: str) -> str:
