@@ -5,23 +5,28 @@ since the epoch; both are filled in by the runtime. An event is cheap to make an
 (`to_json`, `from_json`), where times are ISO 8601 text.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from time import time_ns
 from typing import Annotated, Any, Literal
 
 import pydantic
+from pydantic_core import from_json, to_json
 
 from agentrt.block import (
     CHOSEN_BY_TYPE,
     ContentBlock,
+    DataBlock,
     Strict,
+    TextBlock,
     ToolCallBlock,
     ToolResultBlock,
     ToolResultState,
     no_json_form,
     parse_json,
 )
+from agentrt.errors import InvalidInputError
 from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.timestamp import WireTimestamp
 from agentrt.types import (
@@ -79,6 +84,7 @@ __all__ = [
 _DELTA = "write event.delta, of the events whose type ends with _DELTA"
 _EVENT_JSON = "write event.to_json()"
 _EVENT_NAME = "write event.tool_call_name, of the events about a tool"
+_BY_CALLER = "write question.answer(value): the caller runs these calls"
 # What other frameworks call the fields and methods of an event.
 _EVENT_GUESSES = {
     "args": "the deltas of TOOL_CALL_DELTA are its JSON text",
@@ -453,7 +459,49 @@ class RequireUserConfirmEvent(AgentEvent):
     inside: dict[str, list[str]] = field(default_factory=dict)
     type: Literal["REQUIRE_USER_CONFIRM"] = "REQUIRE_USER_CONFIRM"
 
+    def approve(self, *calls: ToolCallBlock, always: bool = False) -> "UserConfirmResultEvent":
+        """Return the answer that lets these calls run as they are, or all where none is given.
 
+        With `always` the rules that the question suggests are to hold for later calls.
+        """
+        approved = []
+        for call in self._chosen(calls):
+            rules = self.questions[call.id].suggested_rules if always and call.id in self.questions else []
+            approved.append(ConfirmResult(True, replace(call), list(rules)))
+        return self._answer_with(approved)
+
+    def deny(self, feedback: str | None = None, *calls: ToolCallBlock) -> "UserConfirmResultEvent":
+        """Return the answer that denies these calls, or all where none is given; `feedback` tells the model why."""
+        _check_feedback(feedback)
+        denied = [ConfirmResult(False, replace(call), feedback=feedback) for call in self._chosen(calls)]
+        return self._answer_with(denied)
+
+    def answer(self, value: object, call: ToolCallBlock | None = None) -> "UserConfirmResultEvent":
+        """Return the answer that lets the call run with another input: a dict has the values that change.
+
+        Of a call with one value it is that value alone. The call may be left out where only one waits. A `Question` of
+        a layer takes other values; the call of a tool does where the conversation has `allow_edited_input`.
+        """
+        call = _only_call(self.tool_calls, call)
+        asked: object = from_json(call.input or "{}")
+        old = asked if isinstance(asked, dict) else {}
+        if not isinstance(value, Mapping):
+            if len(old) != 1:
+                raise InvalidInputError(
+                    f"answer() was given {value!r:.100}, but {call.name!r:.100} has the values {sorted(old)}: give a "
+                    f"dict of those that change"
+                )
+            value = dict.fromkeys(old, value)
+        return self._answer_with([ConfirmResult(True, replace(call, input=_to_json({**old, **value})))])
+
+    def _chosen(self, calls: Sequence[ToolCallBlock]) -> Sequence[ToolCallBlock]:
+        return [_only_call(self.tool_calls, call) for call in calls] or self.tool_calls
+
+    def _answer_with(self, results: "list[ConfirmResult]") -> "UserConfirmResultEvent":
+        return UserConfirmResultEvent(self.reply_id, results)
+
+
+@suggest_attributes(approve=_BY_CALLER, deny=_BY_CALLER)
 @dataclass(slots=True, repr=False, eq=False)
 class RequireExternalExecutionEvent(AgentEvent):
     """The reply waits for the caller to run `tool_calls` itself; it is parked, so no end follows.
@@ -464,6 +512,49 @@ class RequireExternalExecutionEvent(AgentEvent):
     tool_calls: list[ToolCallBlock]
     inside: dict[str, list[str]] = field(default_factory=dict)
     type: Literal["REQUIRE_EXTERNAL_EXECUTION"] = "REQUIRE_EXTERNAL_EXECUTION"
+
+    def answer(self, value: object, call: ToolCallBlock | None = None) -> "ExternalExecutionResultEvent":
+        """Return the answer that has the result of the call: a `str`, blocks, or what becomes JSON.
+
+        The call may be left out where only one waits.
+        """
+        call = _only_call(self.tool_calls, call)
+        output: Any = value if isinstance(value, str) or _holds_blocks(value) else _to_json(value)
+        return ExternalExecutionResultEvent(self.reply_id, [ToolResultBlock(call.id, call.name, output)])
+
+
+def _holds_blocks(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, (TextBlock, DataBlock)) for item in value)
+
+
+def _only_call(asked: Sequence[ToolCallBlock], call: ToolCallBlock | None) -> ToolCallBlock:
+    if call is None:
+        if len(asked) == 1:
+            return asked[0]
+        raise InvalidInputError(
+            f"answer() was given no call, but {len(asked)} wait: name one, as in question.answer(value, "
+            f"question.tool_calls[0])"
+        )
+    for known in asked:
+        if known.id == getattr(call, "id", None):  # of any object: the error below names it
+            return known
+    raise InvalidInputError(f"{call!r:.200} is not one of the question's tool_calls: {[call.id for call in asked]}")
+
+
+def _check_feedback(feedback: object) -> None:
+    if feedback is not None and not isinstance(feedback, str):
+        raise InvalidInputError(
+            f"deny(feedback) must be a str, which tells the model why, not {feedback!r:.100}: name the calls after it, "
+            f'as in question.deny("why", call)'
+        )
+
+
+def _to_json(value: object) -> str:
+    try:
+        return to_json(value).decode()
+    except ValueError as error:
+        problem = str(error)
+    raise InvalidInputError(f"answer() was given a value without a JSON form: {problem:.200}")
 
 
 @suggest_keywords()

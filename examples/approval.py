@@ -1,10 +1,9 @@
 """Ask the user before a tool runs: yes, no, or yes to something else."""
 
 import asyncio
-import json
 
 from agentrt import Agent, AgentState
-from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
+from agentrt.event import RequireUserConfirmEvent, UserConfirmResultEvent
 from agentrt.message import Msg, TextBlock, ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool
@@ -16,11 +15,12 @@ async def delete(path: str) -> str:
     return f"Deleted {path}."
 
 
-def ask(call: ToolCallBlock) -> ConfirmResult:
+def ask(question: RequireUserConfirmEvent) -> UserConfirmResultEvent:
+    [call] = question.tool_calls
     answer = input(f"{call.name} {call.input}? [y, n, or another path] ").strip()
-    if answer in ("y", "n"):
-        return ConfirmResult(answer == "y", call)
-    return ConfirmResult(True, ToolCallBlock(call.id, call.name, json.dumps({"path": answer})))
+    if answer == "y":
+        return question.approve()
+    return question.deny() if answer == "n" else question.answer({"path": answer})
 
 
 def report(messages: list[Msg], tools: list[JSONSchema] | None) -> str:
@@ -41,7 +41,7 @@ async def main() -> None:
         async with agent.reply_stream(inputs, yield_final_msg=True) as events:
             async for event in events:
                 if isinstance(event, RequireUserConfirmEvent):
-                    answer = UserConfirmResultEvent(event.reply_id, [ask(call) for call in event.tool_calls])
+                    answer = ask(event)
                 elif isinstance(event, Msg) and answer is None:
                     print(event.get_text_content())
         inputs = answer

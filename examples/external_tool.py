@@ -4,8 +4,8 @@ import asyncio
 import json
 
 from agentrt import Agent
-from agentrt.event import ExternalExecutionResultEvent, RequireExternalExecutionEvent
-from agentrt.message import ToolCallBlock, ToolResultBlock
+from agentrt.event import RequireExternalExecutionEvent
+from agentrt.message import ToolCallBlock
 from agentrt.tool import ToolBase
 
 
@@ -21,22 +21,19 @@ class GetWeather(ToolBase):
     }
 
 
-def look_out_of_the_window(call: ToolCallBlock) -> ToolResultBlock:
+def look_out_of_the_window(call: ToolCallBlock) -> str:
     """Do the tool's work, in a browser or on a phone, say."""
     city = json.loads(call.input)["city"]
     print(f"(a colleague in {city} looks out of the window)")
-    return ToolResultBlock(call.id, call.name, f"It is snowing in {city}.")
+    return f"It is snowing in {city}."
 
 
 async def main() -> None:
     agent = Agent(name="assistant", model="rules", tools=[GetWeather()])
-    calls: list[ToolCallBlock] = []
-    async with agent.reply_stream("What is the weather in Oslo?") as events:
-        async for event in events:
-            if isinstance(event, RequireExternalExecutionEvent):
-                reply_id, calls = event.reply_id, event.tool_calls
-    results = [look_out_of_the_window(call) for call in calls]
-    msg = await agent.reply(ExternalExecutionResultEvent(reply_id, results))
+    await agent.reply("What is the weather in Oslo?")
+    question = agent.waiting()
+    assert isinstance(question, RequireExternalExecutionEvent)
+    msg = await agent.reply(question.answer(look_out_of_the_window(question.tool_calls[0])))
     print(msg.get_text_content())
 
 

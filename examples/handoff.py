@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from agentrt import Agent, Msg
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
+from agentrt.event import RequireUserConfirmEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
@@ -35,11 +35,10 @@ async def main() -> None:
     )
     answer = await team.reply("Order 7 was charged twice.")
     question = team.waiting()
-    assert question is not None
+    assert isinstance(question, RequireUserConfirmEvent)
     for request in question.tool_calls:
         print(f"{answer.name} asks: {request.name} {request.input}")
-    yes = [ConfirmResult(True, request) for request in question.tool_calls]
-    answer = await team.reply(UserConfirmResultEvent(question.reply_id, yes))
+    answer = await team.reply(question.approve())
     print(f"{answer.name}: {answer.get_text_content()}")
     answer = await team.reply("Thank you.")
     print(f"{answer.name}: {answer.get_text_content()}")

@@ -6,7 +6,7 @@ import sys
 import tempfile
 
 from agentrt import Agent
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
+from agentrt.event import RequireUserConfirmEvent
 from agentrt.state import AgentState, FileStateStore
 from agentrt.tool import FunctionTool
 
@@ -36,11 +36,10 @@ async def resume(folder: str) -> None:
     store = FileStateStore(folder)
     state = await store.load("weather")
     assert state is not None
-    context = state.reply_context
-    assert context is not None
-    calls = context.message.get_content_blocks("tool_call")
-    answer = UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, call) for call in calls])
-    msg = await make_agent(store, state).reply(answer)
+    agent = make_agent(store, state)
+    question = agent.waiting()
+    assert isinstance(question, RequireUserConfirmEvent)
+    msg = await agent.reply(question.approve())
     print(f"second process: {msg.get_text_content()}")
 
 

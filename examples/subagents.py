@@ -5,7 +5,7 @@ import json
 
 from agentrt import Agent, AgentState
 from agentrt.console import show
-from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
+from agentrt.event import RequireUserConfirmEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool
@@ -62,9 +62,7 @@ async def main() -> None:
     assert isinstance(question, RequireUserConfirmEvent)
     for waiting in question.tool_calls:
         print(f"--- {' > '.join(question.inside[waiting.id])} may run {waiting.name}: yes")
-    results = [ConfirmResult(True, waiting) for waiting in question.tool_calls]
-    answer = UserConfirmResultEvent(question.reply_id, results)
-    await show(boss.reply_stream(answer), color=False)
+    await show(boss.reply_stream(question.approve()), color=False)
 
 
 if __name__ == "__main__":

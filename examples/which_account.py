@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator
 from typing import Literal
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg
-from agentrt.event import AgentEvent, ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
-from agentrt.message import ToolCallBlock
+from agentrt.event import AgentEvent, RequireUserConfirmEvent
 from agentrt.middleware import NextReasoning, Question, ReasoningValues
 from agentrt.model import ScriptedChatModel
 
@@ -45,8 +44,7 @@ async def main() -> None:
     assert isinstance(question, RequireUserConfirmEvent)
     [call] = question.tool_calls
     print(question.questions[call.id].message, call.input)
-    chosen = ToolCallBlock(call.id, call.name, '{"account": "private"}')
-    msg = await later.reply(UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, chosen)]))
+    msg = await later.reply(question.answer({"account": "private"}))
     print(msg.get_text_content(), "It is paid from the account:", later.state_of(layer)["account"])
     [request] = model.calls
     assert not request.tools

@@ -409,12 +409,12 @@ async def test_a_wrong_value_is_refused_at_once(cause: Callable[[], Any], words:
     (
         "confirmation",
         lambda: agent().reply(ConfirmResult(True, ToolCallBlock("1", "f"))),
-        "not ConfirmResult( | answer with UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, | waiting()",
+        "not ConfirmResult( | answer with agent.reply(question.approve()) | waiting()",
     ),
     (
         "question",
         lambda: agent().reply(RequireUserConfirmEvent("r", [])),
-        "not an event, RequireUserConfirmEvent | answer with UserConfirmResultEvent(",
+        "not an event, RequireUserConfirmEvent | answer with agent.reply(question.approve())",
     ),
     ("fields", lambda: agent().reply("x", {"a": "int"}), "{'a': 'int'} | not a JSON schema | neither 'type' nor"),
     ("types", lambda: agent().reply("x", {"a": int}), "has no JSON schema | it is not JSON | or give a class"),

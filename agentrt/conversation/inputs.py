@@ -35,8 +35,7 @@ __all__ = [
 
 _EXAMPLE = '{"role": "user", "content": "Hi"}'
 _ANSWER_REMEDY = (
-    ": answer with UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, call) for call in "
-    "question.tool_calls]), where question = agent.waiting()"
+    ": answer with agent.reply(question.approve()), or question.deny(...), where question = agent.waiting()"
 )
 # Blocks that only a reply can make: a call in an input would run without a decision about it.
 _REFUSED_BLOCKS = ("tool_call", "tool_result", "thinking", "hint", "provider")

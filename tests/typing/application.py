@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
 from agentrt.agent import ReplyStream
-from agentrt.event import AgentEvent, AnyEvent, ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
+from agentrt.event import AgentEvent, AnyEvent, RequireUserConfirmEvent
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.middleware import (
     ActingOverrides,
@@ -122,8 +122,7 @@ async def main() -> None:
     assert state is not None
     assert question is not None
     again = agent.with_state(state)
-    results = [ConfirmResult(True, call) for call in question.tool_calls]
-    msg = await again.reply(UserConfirmResultEvent(question.reply_id, results))
+    msg = await again.reply(question.approve())
     print(msg.get_text_content(), msg.finished_reason, msg.structured_output)
     items = [item async for item in again.reply_stream("hi", yield_final_msg=True)]
     last = items[-1]

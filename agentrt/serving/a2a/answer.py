@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 from agentrt.event import (
-    ConfirmResult,
     ExternalExecutionResultEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
@@ -45,13 +44,11 @@ def read_message_answer(
 def _decision(question: RequireUserConfirmEvent, text: str) -> UserConfirmResultEvent | None:
     # A yes with more words may be one with a condition. A no stays a no, and the words after it say why.
     if text.strip(" .!").lower() in _YES:
-        return UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, call) for call in question.tool_calls])
+        return question.approve()
     first = _FIRST_WORD.match(text)
     if first is None or first[1].lower() not in _NO:
         return None
-    feedback = text[first.end() :].strip() or None
-    results = [ConfirmResult(False, call, feedback=feedback) for call in question.tool_calls]
-    return UserConfirmResultEvent(question.reply_id, results)
+    return question.deny(text[first.end() :].strip() or None)
 
 
 def _exact_answer(question: RequireUserConfirmEvent | RequireExternalExecutionEvent, data: Any) -> SentAnswer:
