@@ -113,6 +113,13 @@ async def test_interrupt_takes_a_message():
         assert not await agent.interrupt(msg=message)
 
 
+def test_the_input_of_the_studio_can_be_imported_with_the_agents():
+    from agentrt import agent, serving
+
+    assert agent.StudioUserInput is serving.StudioUserInput  # type: ignore[attr-defined]  # at run time alone
+    assert not hasattr(agent, "StudioInput")
+
+
 def test_a_hub_takes_enable():
     hub = MsgHub([])
     hub.set_auto_broadcast(enable=False)

@@ -119,7 +119,7 @@ class PlanLayer(MiddlewareBase):
 
     async def current_plan(self, context: ToolContext) -> Plan | None:
         """Return a copy of the plan of the conversation that the call belongs to."""
-        if context.run is None:
+        if context.agent is None:
             raise ToolError(f"{context.tool_call.name} changes the plan of a conversation: call it in a reply")
         saved = context.agent.state_of(self).get(_PLAN)
         if saved is not None and not isinstance(saved, _CheckedPlan):  # the reply has resumed with this call
@@ -217,16 +217,21 @@ class PlanLayer(MiddlewareBase):
             if not isinstance(saved, _CheckedPlan):
                 agent.run.emit(await self._check_saved_plan(agent, agent.run.id))
             plan = self.plan_of(agent)
+        hint = self.hint_about(agent, plan)
+        if hint is None:
+            return await next_handler(**input_kwargs)
+        # Last, so that what comes before it stays the same from request to request.
+        return await next_handler(messages=[*input_kwargs["messages"], hint])
+
+    def hint_about(self, agent: Agent, plan: Plan | None) -> Msg | None:
+        """Return what a request says of the plan, `None` where it says nothing."""
         text = self.plan_to_hint(plan)
         # A hint on how to make a plan is of no use without the tools.
         if not text or (plan is None and self.group is not None and not self._is_active(agent, self.group)):
-            return await next_handler(**input_kwargs)
+            return None
         last_text, hint = self._last_hint
         # Most requests have the same hint as the one before: an agent without a plan always has.
-        if last_text != text:
-            hint = self._make_hint(text)
-        # Last, so that what comes before it stays the same from request to request.
-        return await next_handler(messages=[*input_kwargs["messages"], hint])
+        return hint if last_text == text else self._make_hint(text)
 
     @staticmethod
     def _is_active(agent: Agent, group: str) -> bool:

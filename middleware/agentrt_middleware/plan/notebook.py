@@ -3,16 +3,34 @@
 from collections.abc import Sequence
 from typing import Any
 
-from agentrt.keywords import suggest_keywords
+from agentrt.agent import Agent
+from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.plan import DefaultPlanToHint, PlanStorageBase
 from agentrt.tool import ToolGroup
 from agentrt.tool.base import check_name
+from agentrt_middleware.plan.conversation_plan import PlanOfConversation
 from agentrt_middleware.plan.layer import PlanLayer, PlanOwner, PlanToHint
 from agentrt_middleware.plan.notebook_tools import NotebookTools
 
 __all__ = ["PlanNotebook"]
 
 
+_PLAN_METHODS = (
+    "create_plan",
+    "finish_plan",
+    "finish_subtask",
+    "get_current_hint",
+    "recover_historical_plan",
+    "revise_current_plan",
+    "update_subtask_state",
+    "view_historical_plans",
+    "view_subtasks",
+)
+
+
+@suggest_attributes(
+    **{name: f"write notebook.of(agent).{name}(...): a notebook serves many agents" for name in _PLAN_METHODS}
+)
 @suggest_keywords()
 class PlanNotebook(PlanLayer):
     """Gives the agent eight tools to make a plan and to work on it, and shows it the plan with each request.
@@ -44,6 +62,10 @@ class PlanNotebook(PlanLayer):
         if group is not None:
             check_name("group", group)
         self.group = group
+
+    def of(self, agent: Agent) -> PlanOfConversation:
+        """Return the plan of the agent's conversation, with the tools as methods for a program."""
+        return PlanOfConversation(self, agent)
 
     def list_tools(self) -> Sequence[Any]:
         """Return the eight tools, or the group that has them."""

@@ -636,3 +636,30 @@ async def test_a_redaction_inside_covers_the_hint():
     agent = Agent("a", model=model, middlewares=[PlanNotebook(), RedactionMiddleware()])
     await agent.reply("Go.")
     assert "ann@example.com" not in str(hint_of(model.calls[1].messages))
+
+
+async def test_a_program_makes_a_plan_and_works_on_it():
+    heard: list[str | None] = []
+    notebook = PlanNotebook()
+    notebook.register_plan_change_hook("hear", lambda _, plan: heard.append(plan and plan.name))
+    agent = Agent("tester", model=ScriptedChatModel([]), middlewares=[notebook])
+    plan = notebook.of(agent)
+    steps: list[Any] = [SubTask("one", "Do it.", "It."), {"name": "two", "description": "", "expected_outcome": ""}]
+    assert (await plan.create_plan("Work", "Two steps.", "Both.", steps)).state == "success"
+    assert (await plan.finish_subtask(1, "Too early.")).state == "error"
+    assert (await plan.update_subtask_state(0, "in_progress")).state == "success"
+    assert "one" in (await plan.view_subtasks([0])).text
+    hint = await plan.get_current_hint()
+    assert hint is not None
+    assert "one" in hint.get_content_blocks("hint")[0].hint
+    assert (await plan.finish_subtask(0, "Done.")).state == "success"
+    assert (await plan.revise_current_plan(1, "delete")).state == "success"
+    assert (await plan.finish_plan("done", "All of it.")).state == "success"
+    assert (plan.current_plan, notebook.plan_of(agent)) == (None, None)
+    assert "Work" in (await plan.view_historical_plans()).text
+    assert heard == ["Work"] * 4 + [None]
+
+
+def test_a_call_of_the_notebook_itself_says_what_to_write():
+    with pytest.raises(AttributeError, match=r"write notebook\.of\(agent\)\.create_plan"):
+        PlanNotebook().create_plan  # type: ignore[attr-defined]  # noqa: B018  # as 1.x has it
