@@ -40,8 +40,9 @@ class RateLimitMiddleware(MiddlewareBase):
     calls wait for so long, a day at most.
 
     Until it is over, a call counts with an estimate of its tokens, which each model has of its own from its last
-    answers, and which is never above its `max_tokens`, or with `reserve=True` is that, so that no answer takes more. From then on the call counts with the tokens that it has used,
-    as if they had been known when it began, or with what was seen of its answer if it is left or broken off.
+    answers, and which is never above its `max_tokens`, or with `reserve=True` is that, so that no answer takes more.
+    From then on the call counts with the tokens that it has used, as if they had been known when it began, or with what
+    was seen of its answer if it is left or broken off.
 
     A `CustomEvent` "rate_limit_wait" announces that a call waits. A call that would have to wait longer than `max_wait`
     seconds raises `RateLimitTimeout` as soon as that is known.
