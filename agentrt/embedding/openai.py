@@ -47,7 +47,7 @@ class OpenAIEmbedding(RemoteEndpoint, EmbeddingModelBase):
     request. Key, URL and the other `ConnectionOptions` are those of an `OpenAIChatModel`; a request may take 60 seconds
     unless `timeouts` says otherwise. Needs the extra `openai`.
 
-    `query_body` and `document_body` are fields that say what a text is for, such as `{"input_type": "query"}`; left
+    `query_body` and `document_body` are fields that say what texts are for, such as `{"input_type": "query"}`; left
     out, they are those of Cohere, NVIDIA and Voyage on their own servers.
     """
 

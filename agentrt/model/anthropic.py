@@ -134,8 +134,7 @@ class AnthropicChatModel(RemoteChatModel):
         self.structured_output = structured_output
         if cache not in ("auto", "off"):
             raise ConfigError(f"{type(self).__name__}(cache=...) must be 'auto' or 'off', not {cache!r:.100}")
-        self.cache = cache
-        self._formatter = formatter
+        self.cache, self._formatter = cache, formatter
         if formatter is not format_anthropic:
             self._forget_forms(capabilities)
         kind = self._thinking.get("type", "adaptive" if rules.thinks else "disabled")

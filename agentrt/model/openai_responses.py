@@ -114,17 +114,12 @@ class OpenAIResponsesModel(RemoteChatModel):
         )
         check_mode(structured_output, type(self).__name__)
         self.structured_output = structured_output
-        if self._extra_body.get("background"):
-            raise ConfigError(
-                f"{type(self).__name__}(extra_body={{'background': ...}}) would have OpenAI answer later, and an "
-                f"answer is awaited here: leave it out, and give timeouts=Timeouts(total=...) for one that takes long"
-            )
         check_option(store, bool, f"{type(self).__name__}(store=...)", "store=True")
         self.store = store
         self._formatter = formatter or format_openai_responses
         if formatter is not None:
             self._forget_forms(capabilities)
-        self._server_tools = _check_hosted_tools(server_tools)
+        self._server_tools = _check_hosted_work(server_tools, self._extra_body)
         self._is_encrypted = not store  # what OpenAI keeps, it finds by its id
         self._lost_reasoning: dict[str, None] = {}  # ids that the API no longer knows, the oldest first
         reasoning = {"effort": reasoning_effort, "summary": reasoning_summary}
@@ -201,7 +196,12 @@ class OpenAIResponsesModel(RemoteChatModel):
         return {**body, "input": [item for item in body["input"] if item.get("id") not in self._lost_reasoning]}
 
 
-def _check_hosted_tools(tools: object) -> list[JSONObject]:
+def _check_hosted_work(tools: object, extra_body: Mapping[str, object]) -> list[JSONObject]:
+    if extra_body.get("background"):
+        raise ConfigError(
+            "OpenAIResponsesModel(extra_body={'background': ...}) would have OpenAI answer later, and an answer is "
+            "awaited here: leave it out, and give timeouts=Timeouts(total=...) for one that takes long"
+        )
     place = "OpenAIResponsesModel(server_tools=...)"
     example = '{"type": "web_search"}'
     if not isinstance(tools, (list, tuple)):

@@ -112,7 +112,7 @@ _OTHER_NAMES = {
     "zhipu": "zai",
 }
 """What others call a provider, or its models."""
-_REMEDIES = {
+_HINTS = {
     "vertex": "for Vertex AI, give base_url='https://aiplatform.googleapis.com/v1/publishers/google' and api_key=...; ",
 }
 
@@ -288,7 +288,7 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
             makers = (maker for prefix, maker in _MAKERS.items() if provider.startswith(prefix))
             matches = [f"{maker}:{provider}" for maker in makers] or matches
         guess = f"did you mean {matches[0]!r:.100}? " if matches else ""
-        guess += _REMEDIES.get(provider.lower().removesuffix("ai"), "")
+        guess += _HINTS.get(provider.lower().removesuffix("ai"), "")
         raise ConfigError(
             f"{spec!r:.100} names an unknown provider: {guess}write 'provider:model', as in 'openai:gpt-5-mini', "
             f"with one of {', '.join(PRESETS)}, or write 'rules'; for another server that speaks OpenAI's API, write "

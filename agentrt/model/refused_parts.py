@@ -42,7 +42,8 @@ class RefusedParts:
             return False
         parts: list[str] = []
         if self._refused_thoughts is not None and self._refused_thoughts.search(str(error)):
-            parts = [_hash_of(signature) for signature in _signatures_of(messages)]
+            thoughts = [block for block in _blocks_in(messages) if isinstance(block, ThinkingBlock)]
+            parts = [_hash_of(thought.signature) for thought in thoughts if thought.signature]
         elif _REFUSED_IMAGE.search(str(error)):
             parts = _refused_images(messages, str(error))
         self._refused |= dict.fromkeys(parts)
@@ -78,11 +79,9 @@ class RefusedParts:
         return TextBlock(file_note(part, "which the model's API has refused"))
 
 
-def _signatures_of(messages: Iterable[Msg]) -> Iterator[str]:
+def _blocks_in(messages: Iterable[Msg]) -> Iterator[ContentBlock]:
     for message in messages:
-        for block in () if isinstance(message.content, str) else message.content:
-            if isinstance(block, ThinkingBlock) and block.signature:
-                yield block.signature
+        yield from () if isinstance(message.content, str) else message.content
 
 
 def _refused_images(messages: Sequence[Msg], why: str) -> list[str]:
@@ -99,12 +98,11 @@ def _refused_images(messages: Sequence[Msg], why: str) -> list[str]:
 
 
 def _images_of(messages: Iterable[Msg]) -> Iterator[DataBlock]:
-    for message in messages:
-        for block in () if isinstance(message.content, str) else message.content:
-            is_list = isinstance(block, ToolResultBlock) and not isinstance(block.output, str)
-            for part in block.output if is_list else (block,):  # type: ignore[union-attr]  # a result, as seen above
-                if isinstance(part, DataBlock) and _is_image(part):
-                    yield part
+    for block in _blocks_in(messages):
+        is_list = isinstance(block, ToolResultBlock) and not isinstance(block.output, str)
+        for part in block.output if is_list else (block,):  # type: ignore[union-attr]  # a result, as seen above
+            if isinstance(part, DataBlock) and _is_image(part):
+                yield part
 
 
 def _is_image(block: DataBlock) -> bool:

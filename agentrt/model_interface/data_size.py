@@ -19,12 +19,10 @@ _MAX_PAGES, _MAX_SECONDS = 3_000, 36_000  # more than any API takes: a file may 
 _UNKNOWN_PAGES, _UNKNOWN_SECONDS = 5, 60  # of a file that is elsewhere
 _BYTES_PER_SECOND = {"flac": 60_000, "l16": 32_000, "pcm": 48_000, "wav": 48_000, "x-wav": 48_000}
 _USUAL_BYTES_PER_SECOND, _VIDEO_BYTES_PER_SECOND = 16_000, 250_000
-_PAGE_COUNT = lazy_pattern(
-    rb"/Type\s{0,9}/Pages\b[^>]{0,2000}?/Count\s{1,9}(\d{1,6})|/Count\s{1,9}(\d{1,6})[^<>]{0,2000}?/Type\s{0,9}/Pages\b"
-    rb"|/Linearized[^>]{0,200}?/N\s{1,9}(\d{1,6})"
-)
-_PAGE = lazy_pattern(rb"/Type\s{0,9}/Page\b")
-_RATE = lazy_pattern(r"rate=(\d{1,6})", re.ASCII)
+_PDF_COUNT = lazy_pattern(rb"/Count\s{1,9}(\d{1,6})")
+_REACH = 2_000  # bytes from there to either end of what it counts
+_PDF_PAGE = lazy_pattern(rb"/Type\s{0,9}/Page\b")
+_SAMPLE_RATE = lazy_pattern(r"rate=(\d{1,6})", re.ASCII)
 
 
 def data_tokens(source: Base64Source | URLSource) -> int:
@@ -34,16 +32,16 @@ def data_tokens(source: Base64Source | URLSource) -> int:
         case "image":
             return image_tokens(source)
         case "audio":
-            return _seconds(source, subtype, is_video=False) * _TOKENS_PER_SECOND
+            return _seconds_in(source, subtype, is_video=False) * _TOKENS_PER_SECOND
         case "video":
-            return _seconds(source, subtype, is_video=True) * _TOKENS_PER_SECOND_OF_VIDEO
+            return _seconds_in(source, subtype, is_video=True) * _TOKENS_PER_SECOND_OF_VIDEO
         case "text" if isinstance(source, Base64Source):
-            return _size(source) // _CHARACTERS_PER_TOKEN
+            return _byte_count(source) // _CHARACTERS_PER_TOKEN
         case _:
-            return _pages(source) * _TOKENS_PER_PAGE if subtype.startswith("pdf") else 0
+            return _pages_in(source) * _TOKENS_PER_PAGE if subtype.startswith("pdf") else 0
 
 
-def _size(source: Base64Source) -> int:
+def _byte_count(source: Base64Source) -> int:
     return len(source.data) * 3 // 4
 
 
@@ -58,31 +56,37 @@ def _ends(source: Base64Source) -> bytes:
         return b""
 
 
-def _pages(source: Base64Source | URLSource) -> int:
+def _pages_in(source: Base64Source | URLSource) -> int:
     if not isinstance(source, Base64Source):
         return _UNKNOWN_PAGES
     content = _ends(source)
-    counts = [int(number) for match in _PAGE_COUNT.finditer(content) for number in match.groups() if number]
-    # The pages of a compressed document are not to be seen.
-    pages = max([*counts, len(_PAGE.findall(content))]) or _size(source) // _BYTES_PER_PAGE
+    # Bookmarks are counted as well. The pages of a compressed document are not to be seen.
+    counts = [int(match[1]) for match in _PDF_COUNT.finditer(content) if b"/Pages" in _entries_around(content, match)]
+    pages = max([*counts, len(_PDF_PAGE.findall(content))]) or _byte_count(source) // _BYTES_PER_PAGE
     return min(max(pages, 1), _MAX_PAGES)
 
 
-def _seconds(source: Base64Source | URLSource, subtype: str, *, is_video: bool) -> int:
+def _entries_around(content: bytes, match: re.Match[bytes]) -> bytes:
+    start = content.rfind(b"<<", max(match.start() - _REACH, 0), match.start())
+    end = content.find(b">>", match.end(), match.end() + _REACH)
+    return content[max(start, match.start() - _REACH, 0) : end if end >= 0 else match.end() + _REACH]
+
+
+def _seconds_in(source: Base64Source | URLSource, subtype: str, *, is_video: bool) -> int:
     if not isinstance(source, Base64Source):
         return _UNKNOWN_SECONDS
     content = _ends(source)
     seconds = _seconds_of_mp4(content)
     if seconds is None:
         rate = _VIDEO_BYTES_PER_SECOND if is_video else _byte_rate(content, subtype)
-        seconds = _size(source) // rate
+        seconds = _byte_count(source) // rate
     return min(max(seconds, 1), _MAX_SECONDS)
 
 
 def _byte_rate(content: bytes, subtype: str) -> int:
     if content[:4] == b"RIFF" and content[8:16] == b"WAVEfmt " and (rate := int.from_bytes(content[28:32], "little")):
         return rate
-    samples = _RATE.search(subtype)  # as in "pcm;rate=24000", of two bytes each
+    samples = _SAMPLE_RATE.search(subtype)  # as in "pcm;rate=24000", of two bytes each
     if samples is not None and int(samples[1]):
         return int(samples[1]) * 2
     return _BYTES_PER_SECOND.get(subtype.partition(";")[0], _USUAL_BYTES_PER_SECOND)

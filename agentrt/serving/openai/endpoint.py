@@ -32,9 +32,9 @@ __all__ = ["OpenAIApi"]
 
 _PASSING_PREFIX = "chat/"  # of the ids of sessions that last for one answer
 _ABANDON_SECONDS = 30.0
-_RETRY_SECONDS = 10  # where the model asks to slow down: events do not say for how long
+_BUSY_SECONDS = 10  # where the model asks to slow down: events do not say for how long
 # What clients of the API know how to handle, by the class of the error with which a reply failed.
-_FAILURES = {
+_KNOWN_FAILURES = {
     "ContextOverflow": (400, "context_length_exceeded"),
     "RateLimitTimeout": (429, "rate_limit_exceeded"),
     "RateLimited": (429, "rate_limit_exceeded"),
@@ -130,12 +130,6 @@ class OpenAIApi:
             raise
 
 
-def _failure_of(error: str) -> ApiError:
-    status, code = _FAILURES.get(error, (500, error))
-    headers = {"Retry-After": str(_RETRY_SECONDS)} if status == 429 else {}
-    return ApiError(status, code, f"the reply failed: {error}", headers=headers)
-
-
 class _Turn(NamedTuple):
     """One completion: who asked for what, and the reply that answers; `url` is where its session is."""
 
@@ -204,7 +198,9 @@ class _Turn(NamedTuple):
             await self.visitor.runner.store.delete(self.handle.session_id)
         if answer.status in ("error", "failed"):
             code = answer.error or answer.status
-            raise _failure_of(code)
+            status, code = _KNOWN_FAILURES.get(code, (500, code))
+            headers = {"Retry-After": str(_BUSY_SECONDS)} if status == 429 else {}
+            raise ApiError(status, code, f"the reply failed: {answer.error or answer.status}", headers=headers)
 
     def _completion(self) -> Completion:
         return Completion(self.handle.reply_id, self.chat.model)
