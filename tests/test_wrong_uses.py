@@ -323,7 +323,7 @@ async def test_a_wrong_attribute_is_answered(cause: Callable[[], Any], words: st
     ),
     ("context item", lambda: agent(state=AgentState(context=["hi"])), "AgentState(context=...) | 'hi' | UserMsg("),
     ("context", lambda: agent(state=AgentState(context="hi")), "AgentState(context=...) | 'hi' | [UserMsg(...)]"),
-    ("store", lambda: agent(state_store="dir"), "Agent(state_store=...) | 'dir' | FileStateStore(folder)"),
+    ("store", lambda: agent(state_store="dir"), "Agent(state_store=...) | 'dir' | sqlite:agent.db"),
     ("store class", lambda: agent(state_store=InMemoryStateStore), "the class InMemoryStateStore | write InMemory"),
     (
         "react",

@@ -33,16 +33,19 @@ def _join_content(pieces: Sequence[ChatResponse]) -> list[ContentBlock]:
     parts: list[list[str]] = []  # what each of the blocks says; joined at the end, as its pieces may be thousands
     places: dict[str, int] = {}  # of calls and data, the pieces of which may come in turns
     for block in (block for piece in pieces for block in piece.content):
+        text: object = _piece_text(block)
         place = None
-        if isinstance(block, (ToolCallBlock, DataBlock)):
+        if not isinstance(text, str):
+            text = ""  # a mistake of the model stays for whatever reads the answer, which repairs or refuses it
+        elif isinstance(block, (ToolCallBlock, DataBlock)):
             place = places.setdefault(block.id, len(blocks))
         elif isinstance(block, (TextBlock, ThinkingBlock)) and blocks and type(blocks[-1]) is type(block):
             place = len(blocks) - 1
         if place is None or place == len(blocks):
             blocks.append(block)
-            parts.append([_piece_text(block)])
+            parts.append([text])
             continue
-        parts[place].append(_piece_text(block))
+        parts[place].append(text)
         if isinstance(block, ThinkingBlock) and block.signature:
             blocks[place] = replace(blocks[place], signature=block.signature)
         elif isinstance(block, ToolCallBlock) and not blocks[place].name:

@@ -47,6 +47,8 @@ __all__ = [
 class CannedChatModel(ChatModelBase):
     """Plays prebuilt responses round and round, or streams prebuilt chunks."""
 
+    _completes_streams = True  # as those of the models that ship
+
     def __init__(self, responses: Sequence[ChatResponse] = (), chunks: Sequence[ChatResponse] = ()) -> None:
         # As large as those of today: what is held must never be summarised.
         super().__init__(model="canned", stream=bool(chunks), context_size=200_000)

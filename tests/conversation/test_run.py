@@ -12,7 +12,20 @@ from tests.loop.helpers import add, agent_of, call
 
 FOR_HOOKS = {
     *("agent", "parent", "depth", "root", "ask_model"),
-    *("id", "deps", "toolkit", "is_internal", "is_seen", "purpose", "ended", "deadline", "now", "new_id"),
+    *(
+        "id",
+        "deps",
+        "identity",
+        "state_of",
+        "toolkit",
+        "is_internal",
+        "is_seen",
+        "purpose",
+        "ended",
+        "deadline",
+        "now",
+        "new_id",
+    ),
     *("next_seq", "scratch", "call_name", "estimate_tokens", "emit", "relay", "continue_with", "stop"),
     *("hidden_call", "is_handed_over"),
 }
