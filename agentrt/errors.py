@@ -27,7 +27,8 @@
     │   ├── ContextOverflow            the request is too long for the model
     │   ├── Refused                    the model or its filter declined to answer
     │   └── Malformed                  an answer that cannot be used
-    │       └── MalformedCall              the model has written a call, or JSON, that its provider cannot read
+    │       ├── MalformedCall              the model has written a call, or JSON, that its provider cannot read
+    │       └── StructuredOutputError      no answer of a whole reply fits its `structured_schema`
     ├── BudgetExceeded               what may be spent is used up
     ├── GuardrailTripped             a guard has objected to what was asked, said or given
     ├── RedactionBlocked             some text holds what is not to pass, or could not be searched
@@ -49,6 +50,8 @@
 
 Control flow of the runtime never derives from `Exception`, so no `except Exception` can eat it.
 """
+
+import typing
 
 __all__ = [
     "AccessDenied",
@@ -87,6 +90,7 @@ __all__ = [
     "SessionVersion",
     "StateError",
     "StoreError",
+    "StructuredOutputError",
     "SubAgentUnavailable",
     "Timeout",
     "ToolConfigError",
@@ -238,6 +242,17 @@ class Malformed(ModelError):
 
 class MalformedCall(Malformed):
     """The model has written a tool call, or JSON, that its provider cannot read; asked again, it may write another."""
+
+
+class StructuredOutputError(Malformed):
+    """A reply has ended without an answer that fits its `structured_schema`.
+
+    `final_message` is the `Msg` that it ended with: its `finished_reason`, its `error` and what the model said.
+    """
+
+    def __init__(self, message: str, *, final_message: typing.Any = None) -> None:
+        super().__init__(message)
+        self.final_message = final_message  # typed as anything, since messages know the errors
 
 
 class BudgetExceeded(AgentRTError):

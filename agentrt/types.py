@@ -438,7 +438,8 @@ class ReActConfig:
     of them together, of which those of the outermost reply count. The user's yes counts for `answer_within` seconds.
 
     `max_form_attempts` is for a reply with a `structured_schema`: after so many answers that do not fit, it ends. An
-    answer in words, without a tool call, is one of them; calls of other tools are not.
+    answer in words, without a tool call, is one of them; calls of other tools are not. `agent.reply()` then raises
+    `StructuredOutputError`, and with `raise_form_errors=False` returns the message with its `finished_reason`.
 
     With `parallel_tool_calls=False` the calls of one answer run one after the other, whatever their tools say.
     """
@@ -452,6 +453,7 @@ class ReActConfig:
     max_form_attempts: int = 3
     answer_within: float = 30 * _DAY
     parallel_tool_calls: bool = True
+    raise_form_errors: bool = True
 
     def __post_init__(self) -> None:
         for name in (
@@ -465,11 +467,10 @@ class ReActConfig:
             count: object = getattr(self, name)
             if type(count) is not int or count < 1:
                 raise ConfigError(f"{type(self).__name__}({name}=...) must be a whole number from 1 up, not {count!r}")
-        if not isinstance(self.parallel_tool_calls, bool):
-            raise ConfigError(
-                f"{type(self).__name__}(parallel_tool_calls=...) must be True or False, not "
-                f"{self.parallel_tool_calls!r:.100}"
-            )
+        for name in ("parallel_tool_calls", "raise_form_errors"):
+            choice: object = getattr(self, name)
+            if not isinstance(choice, bool):
+                raise ConfigError(f"{type(self).__name__}({name}=...) must be True or False, not {choice!r:.100}")
         for name in ("max_seconds", "answer_within"):
             seconds: object = getattr(self, name)
             if not _is_real_number(seconds) or not seconds > 0:

@@ -32,6 +32,7 @@ from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.emission import emitting_hooks
+from agentrt.conversation.final_message import check_form
 from agentrt.conversation.inputs import (
     ANSWERS,
     AgentInput,
@@ -399,6 +400,8 @@ class Agent(ReActAgentBase):
     ) -> Msg:
         """Answer with the final message; see `reply_stream`.
 
+        Raises `StructuredOutputError` where no answer fits the `structured_schema`.
+
         To `super().reply()` in a subclass, other `deps` than those of the reply may be given, for its tools and hooks.
         """
         if unknown:
@@ -407,9 +410,11 @@ class Agent(ReActAgentBase):
             return await reply_by_loop(self, as_input(inputs), structured_schema, deps)
         if self._prints_replies() or getattr(self.reply_stream, "__func__", None) is not Agent.reply_stream:
             stream = self.reply_stream(inputs, structured_schema, yield_final_msg=True, reply_id=reply_id, deps=deps)
-            return await stream.drain()  # type: ignore[return-value]  # the last item is the message
-        claim, taken, form = self._take_request(inputs, structured_schema, reply_id, 0)
-        return await finish_reply(self, claim, taken, form, deps)
+            message: Any = await stream.drain()  # the last item
+        else:
+            claim, taken, form = self._take_request(inputs, structured_schema, reply_id, 0)
+            message = await finish_reply(self, claim, taken, form, deps)
+        return check_form(message, self.react_config)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
         """Answer with the final message, as `reply` does, and let those who subscribed to this agent observe it.

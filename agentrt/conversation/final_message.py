@@ -4,11 +4,12 @@ from copy import deepcopy
 
 from pydantic_core import to_json
 
+from agentrt.errors import StructuredOutputError
 from agentrt.message import DataBlock, Msg, TextBlock, ToolCallBlock, copy_block, new_message_like
 from agentrt.state import ReplyContext
-from agentrt.types import FinishedReason
+from agentrt.types import FinishedReason, ReActConfig
 
-__all__ = ["end_error", "final_message"]
+__all__ = ["check_form", "end_error", "final_message"]
 
 _LAST_WORDS: dict[FinishedReason, str] = {
     "exceed_max_iters": "I used up the rounds that I have for one reply and could not finish.",
@@ -21,14 +22,30 @@ _LAST_WORDS: dict[FinishedReason, str] = {
 }
 
 
+_MISFIT_REASONS = ("exceed_max_form_attempts", "exceed_max_iters")
+
+
 def end_error(context: ReplyContext, reason: FinishedReason) -> str | None:
     """Return what the end of a reply says besides its reason: why no answer had the form that was asked for."""
     task = context.structured
-    if task is None or not task.attempts or reason not in ("exceed_max_form_attempts", "exceed_max_iters"):
+    if task is None or not task.attempts or reason not in _MISFIT_REASONS:
         return None
     if task.attempts == 1:
         return f"the answer does not fit the structured_schema: {task.misfit}"
     return f"none of {task.attempts} answers fits the structured_schema; the last one: {task.misfit}"
+
+
+def check_form(message: Msg, config: ReActConfig) -> Msg:
+    """Return the message that a caller gets; raises `StructuredOutputError` for one that none of the answers fitted."""
+    # The schema is not asked for: a resumed reply has it in its state.
+    is_misfit = message.finished_reason in _MISFIT_REASONS and message.error is not None
+    if config.raise_form_errors and is_misfit and message.structured_output is None:
+        raise StructuredOutputError(
+            f"{message.name!r:.100} gave no structured output ({message.finished_reason}): {message.error}; the "
+            f"message is error.final_message, and ReActConfig(raise_form_errors=False) returns it",
+            final_message=message,
+        )
+    return message
 
 
 def final_message(context: ReplyContext, reason: FinishedReason, stopped_with: str | None = None) -> Msg:

@@ -1,16 +1,17 @@
 """Answers that do not fit their form: how many there may be, and how the reply ends after them."""
 
 import json
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, field_validator
 
 from agentrt import Agent, AgentState, MiddlewareBase
-from agentrt.agent import ReActConfig
-from agentrt.errors import ConfigError
-from agentrt.message import AssistantMsg, ToolCallBlock
-from agentrt.model import ChatResponse
+from agentrt.agent import ReActAgent, ReActConfig
+from agentrt.errors import ConfigError, StructuredOutputError
+from agentrt.message import AssistantMsg, Msg, ToolCallBlock
+from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.state import InMemoryStateStore, StructuredTask
 from agentrt.types import STRUCTURED_OUTPUT
 from tests.loop.helpers import add, agent_of, call
@@ -40,6 +41,15 @@ async def items_with(agent: Agent, schema: Any) -> list[Any]:
         return [item async for item in stream]
 
 
+async def failing(reply: Awaitable[Msg]) -> Msg:
+    """Await a reply that gives no answer of its form, and return its message."""
+    with pytest.raises(StructuredOutputError) as caught:
+        await reply
+    message = caught.value.final_message
+    assert message.error in str(caught.value)
+    return message
+
+
 WORDS = "none of 3 answers fits the structured_schema; the last one: it is in words"
 MISFIT = "none of 3 answers fits the structured_schema; the last one: n: Value error, it must be even"
 
@@ -67,7 +77,7 @@ async def test_a_reply_ends_after_three_answers_that_do_not_fit(script, error, t
         rebuilt.append_event(event)
     assert rebuilt == agent.state.context[-1]
     agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
-    again = await agent.reply("go", Even, reply_id=message.id)
+    again = await failing(agent.reply("go", Even, reply_id=message.id))
     assert (again.finished_reason, again.error) == (message.finished_reason, error)
     assert (await agent.reply("and now?")).get_text_content() == "next"
 
@@ -75,7 +85,7 @@ async def test_a_reply_ends_after_three_answers_that_do_not_fit(script, error, t
 async def test_the_error_names_what_a_schema_refuses():
     agent = agent_of([[answer("1", n="one")], [answer("2")], [ToolCallBlock("3", STRUCTURED_OUTPUT, '{"n": 1')]])
     agent.react_config = ReActConfig(max_form_attempts=2)
-    message = await agent.reply("go", Even)
+    message = await failing(agent.reply("go", Even))
     assert message.error.startswith("none of 2 answers fits the structured_schema; the last one: ")
     assert "'n'" in message.error
     assert len(agent.model.calls) == 2
@@ -83,9 +93,36 @@ async def test_the_error_names_what_a_schema_refuses():
 
 async def test_one_attempt_may_be_all():
     agent = agent_of(["words"], react_config=ReActConfig(max_form_attempts=1))
-    message = await agent.reply("go", Even)
+    message = await failing(agent.reply("go", Even))
     assert message.error == "the answer does not fit the structured_schema: it is in words"
     assert len(agent.model.calls) == 1
+
+
+class Own(Agent):
+    async def reply(self, inputs=None, structured_schema=None):
+        return await super().reply(inputs, structured_schema)
+
+
+class Streaming(MiddlewareBase):
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+
+MAKERS = {
+    "unseen": lambda model, **options: Agent("a", model=model, **options),
+    "streamed": lambda model, **options: Agent("a", model=model, middlewares=[Streaming()], **options),
+    "own": lambda model, **options: Own("a", model=model, **options),
+    "react": lambda model, **options: ReActAgent("a", "", model, **options),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+async def test_every_way_to_reply_raises_or_returns_as_configured(make):
+    message = await failing(make(ScriptedChatModel(["words"] * 3)).reply("go", Even))
+    returning = make(ScriptedChatModel(["words"] * 3), react_config=ReActConfig(raise_form_errors=False))
+    again = await returning.reply("go", Even)
+    assert message.finished_reason == again.finished_reason == "exceed_max_form_attempts"
 
 
 async def test_used_up_rounds_say_what_did_not_fit():
@@ -156,9 +193,9 @@ async def test_attempts_are_counted_across_a_kill(kind, killed_after):
         return "never seen"
 
     agent = agent_of([*[odd(number) for number in range(killed_after)], killed, odd(8), odd(9)], state_store=store)
-    await agent.reply("go", kind)
+    await failing(agent.reply("go", kind))
     left = agent_of([odd(number) for number in range(10, 13)]).with_state(AgentState.model_validate_json(saved[0]))
-    message = await left.reply(None, kind)
+    message = await failing(left.reply(None, kind))
     assert message.finished_reason == "exceed_max_form_attempts"
     assert len(left.model.calls) == 3 - killed_after
 
