@@ -311,10 +311,10 @@ class Delivery:
                     yield progress.record_event(event)
         # Of what those say, the ends alone, and no text: layers of this reply have not seen the rest.
         for event in run.mailbox.take():
-            is_end = isinstance(event, SubagentEndEvent) or (
-                isinstance(event, _CLOSING_EVENTS) and event.reply_id != run.id
-            )
-            if is_end and not getattr(event, "text", None):
+            if isinstance(event, SubagentEndEvent):
+                # Of a sub-agent of this reply, it also says what that has used.
+                yield progress.record_event(event)
+            elif isinstance(event, _CLOSING_EVENTS) and event.reply_id != run.id and not getattr(event, "text", None):
                 yield event
         yield from progress.fill_missing_starts(close_open_calls(agent, run))
 

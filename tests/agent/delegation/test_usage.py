@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import anyio
 import pytest
 
 from agentrt import Msg
@@ -53,6 +54,21 @@ async def test_sub_agent_that_waits_is_counted_once():
     final = await boss.with_state(other).reply(answer(boss, "1/k"))
     parts = [counts(part) for usage in (waiting, final.usage) if usage for part in (usage.subagents or {}).values()]
     assert parts == [(10, 20, False), (20, 40, False)]
+
+
+async def test_reply_that_is_cancelled_counts_its_sub_agents():
+    async def stop() -> str:
+        """Cancel the caller."""
+        scope.cancel()
+        await anyio.sleep_forever()
+        return ""
+
+    leaf = agent_of("leaf", [said(call("k", "stop"), 10, 20)], stop)
+    boss = agent_of("boss", [said(call("1", "leaf", query="x"), 100, 200)], leaf.as_tool("Stops."))
+    with anyio.CancelScope() as scope:
+        async for _ in boss.reply_stream("go"):
+            pass
+    assert counts(boss.state.context[-1].usage) == (110, 220, False)
 
 
 def test_sub_agent_of_unknown_usage_makes_the_sum_an_estimate():
