@@ -77,11 +77,13 @@ class UserInputs:
             return known[1]
         digest = sha256(message.id.encode("utf-8", "backslashreplace"))
         for block in message.get_content_blocks():
+            part: tuple[str, ...]
             if isinstance(block, TextBlock):
-                part = "text", block.text
+                part = block.type, block.text
             elif isinstance(block, DataBlock):
                 source = block.source
-                part = source.media_type or "", source.url if isinstance(source, URLSource) else source.data
+                content = source.url if isinstance(source, URLSource) else source.data
+                part = block.type, source.type, source.media_type or "", content
             else:  # a hint of the runtime, say
                 continue
             for text in part:

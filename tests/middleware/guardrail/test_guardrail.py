@@ -14,7 +14,7 @@ from agentrt import Agent, AgentState, Msg, Toolkit
 from agentrt.agent import ContextConfig, ReActAgentBase
 from agentrt.errors import GuardrailTripped, MiddlewareConfigError, Rejected, Transient
 from agentrt.event import AgentEvent, CustomEvent, ToolResultEndEvent
-from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
+from agentrt.message import Base64Source, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.middleware import (
     GuardedCall,
     GuardrailMiddleware,
@@ -239,6 +239,14 @@ async def test_an_id_that_was_judged_stands_for_no_other_message(parallel: bool)
     await agent.reply(Msg("user", "a fine word", "user", id="bad"))
     assert "a fine word" in repr(agent.model.calls[-1].messages)
     assert SECRET not in repr(agent.model.calls[-1].messages)
+
+
+async def test_text_is_not_taken_for_data_that_was_let_pass() -> None:
+    agent = agent_with(repeat("Well."), GuardrailMiddleware(input=lambda text, _: "no" if "abcd" in text else None))
+    data = DataBlock(Base64Source("abcd", "text"))
+    assert (await agent.reply(Msg("user", [TextBlock("hi"), data], "user", id="one"))).finished_reason == "completed"
+    text = Msg("user", [TextBlock("hi"), TextBlock("abcd")], "user", id="one")
+    assert (await agent.reply(text)).finished_reason == "guardrail"
 
 
 async def test_a_replacement_stands_for_its_own_message_alone() -> None:
