@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import httpx2
 import pytest
 
-from agentrt.block import new_id
+from agentrt.block import ToolCallBlock, new_id
 from agentrt.model import ScriptedChatModel
 from agentrt.serving import BearerTokens, create_app
 from agentrt.tool import ToolBase
@@ -146,3 +146,16 @@ async def test_known_id_with_other_words_is_a_new_message():
             events = read_events((await client.post("/agui", json=run_input(says(text, "same")))).text)
             assert events[-1]["type"] == "RUN_FINISHED"
             assert f"You said: {text}" in "".join(event.get("delta", "") for event in events)
+
+
+@pytest.mark.parametrize("further", ["pay", "camera"])
+async def test_answer_may_be_sent_again_while_a_further_question_waits(further):
+    script = [[ToolCallBlock("a", "pay", "{}")], [ToolCallBlock("b", further, "{}")]]
+    async with serve(make_agent(approved_pay(), Camera(), model=ScriptedChatModel(script, stream=True))) as client:
+        asked = read_events((await client.post("/agui", json=run_input(says("go")))).text)
+        [question] = asked[-1]["outcome"]["interrupts"]
+        entry = {"interruptId": question["id"], "status": "resolved", "payload": {"approved": True}}
+        body = run_input(says("go"), resume=[entry])
+        first, again = [read_events((await client.post("/agui", json=body)).text) for _ in range(2)]
+        assert again[-1] == first[-1]  # the question, and what this run used
+        assert first[-1]["outcome"].get("interrupts") or first[-1]["outcome"]["pendingToolCallIds"] == ["b"]

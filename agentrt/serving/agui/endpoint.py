@@ -12,6 +12,12 @@ from starlette.types import ASGIApp
 
 from agentrt import AgentState, Msg
 from agentrt.errors import AgentRTError, UsageError
+from agentrt.event import (
+    ExternalExecutionResultEvent,
+    RequireExternalExecutionEvent,
+    RequireUserConfirmEvent,
+    UserConfirmResultEvent,
+)
 from agentrt.runner import ReplyHandle
 from agentrt.serving.agui.events import RunTranslator
 from agentrt.serving.agui.input import RunInput, nothing_new
@@ -24,6 +30,8 @@ from agentrt.serving.submission import read_status, submit_answer, submit_messag
 __all__ = ["AgUi"]
 
 _logger = logging.getLogger("agentrt")
+_Answer = UserConfirmResultEvent | ExternalExecutionResultEvent
+_Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
 
 
 class _Run(NamedTuple):
@@ -77,7 +85,7 @@ class AgUi:
         answer = run_input.answer_to(question, reply)
         if answer is not None:
             handle = await submit_answer(visitor, run_input.thread_id, answer)
-            if question is None:
+            if question is None or not _answers(answer, question):
                 return _Run(handle, 0, None, is_repeated=True)
             # The client has read what came before its answer, and a snapshot has to repeat it.
             context = None if state is None else state.reply_context
@@ -131,3 +139,12 @@ def _latest_reply(state: AgentState) -> Msg | None:
         return state.reply_context.message
     last = state.last_reply
     return next((message for message in reversed(state.context) if last and message.id == last.reply_id), None)
+
+
+def _answers(answer: _Answer, question: _Question) -> bool:
+    """Say whether the answer is to this question, and not a repeated one to an earlier question of the reply."""
+    if isinstance(answer, ExternalExecutionResultEvent):
+        answered = {result.id for result in answer.execution_results}
+    else:
+        answered = {result.tool_call.id for result in answer.confirm_results}
+    return any(call.id in answered for call in question.tool_calls)

@@ -240,6 +240,7 @@ class RunTranslator:
 
     def _ask(self, event: RequireUserConfirmEvent) -> Iterator[_RunEvent]:
         if self._is_answered(event):
+            self._used_before = self._message.usage or ChatUsage()  # which came in the run before
             return
         interrupts = []
         for call in event.tool_calls:
@@ -258,6 +259,7 @@ class RunTranslator:
 
     def _hand_out(self, event: RequireExternalExecutionEvent) -> Iterator[_RunEvent]:
         if self._is_answered(event):
+            self._used_before = self._message.usage or ChatUsage()  # which came in the run before
             return
         # The list must agree with the run, which may have begun after the call.
         pending = [call.id for call in event.tool_calls if call.id in self._started_calls]
