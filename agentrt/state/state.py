@@ -520,20 +520,25 @@ def _unserializable_part(session_id: str, part: str) -> SessionUnserializable:
 
 def _find_culprit(state: AgentState) -> str:
     # The smallest parts come first, so that the first one that cannot be saved is named as exactly as possible.
+    for holder in (state, state.reply_context):
+        data = getattr(holder, "middleware_data", None)
+        for key in data if isinstance(data, dict) else ():
+            if not _can_be_saved(AgentState(middleware_data={key: data[key]}), {"middleware_data"}):
+                return f"the data of the middleware {key!r:.100}"
     parts: list[tuple[Any, ...]] = []
-    if isinstance(state.middleware_data, dict):
-        parts += [("middleware_data", key) for key in state.middleware_data]
     if isinstance(state.context, list):
         parts += [("context", index) for index in range(len(state.context))]
     parts += [(field,) for field in AgentState.__dataclass_fields__]
     for name, *rest in parts:
-        with suppress(ValueError, TypeError):
-            if _is_loadable(_dump_state(state, include={name: set(rest)} if rest else {name})):
-                continue
-        if name == "middleware_data" and rest:
-            return f"the data of the middleware {rest[0]!r:.100}"
-        return "".join([f"its {name}", *(f"[{key}]" for key in rest)])
+        if not _can_be_saved(state, {name: set(rest)} if rest else {name}):
+            return "".join([f"its {name}", *(f"[{key}]" for key in rest)])
     return "it"
+
+
+def _can_be_saved(state: AgentState, part: Any) -> bool:
+    with suppress(ValueError, TypeError):
+        return _is_loadable(_dump_state(state, include=part))
+    return False
 
 
 def _dump_state(state: AgentState, **options: Any) -> bytes:

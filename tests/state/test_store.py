@@ -183,6 +183,10 @@ UNLOADABLE: dict[str, tuple[AgentState, str]] = {
     "sequence": (AgentState(sequence=None), "its sequence"),
     "reply": (AgentState(reply_context=ReplyContext("r", UserMsg("u", "a"), 3, worked=INFINITY)), "its reply_context"),
     "nan in data": (AgentState(middleware_data={"M": {"a": [NAN]}}), "the data of the middleware 'M'"),
+    "nan in data of the reply": (
+        AgentState(reply_context=ReplyContext("r", UserMsg("u", "a"), 3, middleware_data={"M": {"a": NAN}})),
+        "the data of the middleware 'M'",
+    ),
     "infinity in metadata": (AgentState(context=[UserMsg("u", "a", metadata={"a": -INFINITY})]), r"its context\[0\]"),
 }
 
