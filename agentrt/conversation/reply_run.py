@@ -16,7 +16,7 @@ from agentrt.conversation.turns import Claim
 from agentrt.errors import ChainContractError, UsageError
 from agentrt.hooks import MiddlewareBase
 from agentrt.state import ReplyContext
-from agentrt.text import repr_of
+from agentrt.text import repr_of, whole_characters
 from agentrt.tool import Toolkit
 from agentrt.types import FinishedReason, JSONObject
 
@@ -98,9 +98,9 @@ class ReplyRun:
             )
         self.identities[key] = None
         identity: object = middleware.identify(self.agent)
-        if not isinstance(identity, Mapping) or not all(
-            isinstance(name, str) and isinstance(value, str) for name, value in identity.items()
-        ):
+        texts = [text for item in identity.items() for text in item] if isinstance(identity, Mapping) else [None]
+        # Half characters could not be saved.
+        if not all(isinstance(text, str) and whole_characters(text) == text for text in texts):
             raise ChainContractError(
                 f"{type(middleware).__name__}.identify() must return a dict of str by str, which is saved with the "
                 f"reply, not {repr_of(identity)}"

@@ -100,10 +100,11 @@ async def test_failed_identity_is_not_asked_for_after_a_resume() -> None:
     assert whose.seen == [KeyError, UsageError]
 
 
-async def test_identity_that_is_not_text_is_refused() -> None:
+@pytest.mark.parametrize("value", [7, "half \ud800"])
+async def test_identity_that_is_not_text_is_refused(value: Any) -> None:
     class Number(Whose):
         def identify(self, agent: Any) -> Any:
-            return {"user": 7}
+            return {"user": value}
 
     with pytest.raises(ChainContractError, match=r"Number.identify\(\) must return a dict of str by str"):
         await agent_of(["one"], middlewares=[Number()]).reply("go")
