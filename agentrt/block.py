@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, Literal, TypedDict, TypeVar
 
@@ -65,9 +65,14 @@ def new_id() -> str:
 
 def new_name() -> str:
     """Return a UUID in 22 letters and digits, none of which looks like another: the id of an agent, say."""
+    return _name_maker()()
+
+
+@cache
+def _name_maker() -> Callable[[], str]:
     import shortuuid  # not at the top: it loads `uuid`, which `import agentrt` need not wait for
 
-    return shortuuid.uuid()
+    return shortuuid.ShortUUID().uuid  # not that of the module, for which a program may set another alphabet
 
 
 class _ChosenByType:

@@ -881,7 +881,9 @@ def test_conversations_share_an_audience_until_one_changes_it() -> None:
     assert other.live_conversation.audience.shows
 
 
-async def test_agents_sessions_hubs_and_replies_have_ids_of_one_kind() -> None:
+async def test_agents_sessions_hubs_and_replies_have_ids_of_one_kind(request: pytest.FixtureRequest) -> None:
+    request.addfinalizer(partial(shortuuid.set_alphabet, shortuuid.get_alphabet()))
+    shortuuid.set_alphabet("ab/")  # for the names of the program itself
     agent = Agent("a", "You answer.", ScriptedChatModel(["Yes."]))
     answer = await agent.reply("Do you?")
     ids = [agent.id, agent.state.session_id, agent.reply_id, answer.id, MsgHub([]).name, Echo().id]
@@ -890,7 +892,7 @@ async def test_agents_sessions_hubs_and_replies_have_ids_of_one_kind() -> None:
 
 
 def test_no_id_is_made_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shortuuid, "uuid", None)
+    monkeypatch.setattr(shortuuid.ShortUUID, "uuid", None)
     Agent("a", "You answer.", ScriptedChatModel(["Yes."]), state=AgentState())
 
 
