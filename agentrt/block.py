@@ -59,12 +59,12 @@ JSONObject = dict[str, Any]
 
 
 def new_id() -> str:
-    """Return 96 bits of the system's random source in hex: the id of a message, a block or a plan, say."""
+    """Return 96 bits of the system's random source in hex, as the id of a message, a block or a plan."""
     return os.urandom(12).hex()
 
 
 def new_name() -> str:
-    """Return a UUID in 22 letters and digits, none of which looks like another: the id of an agent, say."""
+    """Return a UUID in 22 letters and digits that are easy to tell apart, as the id of an agent or a reply."""
     return _name_maker()()
 
 

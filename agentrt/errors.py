@@ -241,7 +241,7 @@ class Malformed(ModelError):
 
 
 class MalformedCall(Malformed):
-    """The model has written a tool call, or JSON, that its provider cannot read; asked again, it may write another."""
+    """The model has written a tool call, or JSON, that its provider cannot read; a retry may succeed."""
 
 
 class StructuredOutputError(Malformed):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt.chain import Chains, HookSpec
 from agentrt.chain.check import check_constraints, check_instance
-from agentrt.chain.order import arranged
+from agentrt.chain.order import sort_middlewares
 from agentrt.event import (
     AgentEvent,
     AnyEvent,
@@ -475,10 +475,10 @@ class MiddlewareBase:
         return ()
 
     def identify(self, agent: Any) -> Mapping[str, str]:
-        """Return for whom the reply that begins is, by names of this middleware's own, such as `{"owner": "ann"}`.
+        """Return the user or owner whom a new reply is for, by names of the middleware's choice: `{"owner": "ann"}`.
 
-        Asked once for each reply, after the layers of `on_reply` have set its `deps`, or when the middleware first
-        looks at `agent.run.identity(self)`. It is saved with the reply, and stays so when another user answers
+        Called once per reply, after the layers of `on_reply` have set its `deps`, or when the middleware first reads
+        `agent.run.identity(self)`. The result is saved with the reply, and does not change when another user answers
         its questions.
         """
         return {}
@@ -560,12 +560,12 @@ class MiddlewareBase:
 
 
 def arrange(layers: Sequence[MiddlewareBase]) -> list[MiddlewareBase]:
-    """Return the layers in an order that their classes allow: the one given, as far as that is right.
+    """Return the layers in an order that their classes allow, as close to the given one as possible.
 
-    An agent checks the order of its middlewares and never changes it: print this one, and write it down. Raises
-    `MiddlewareConfigError` for constraints that contradict each other.
+    An agent checks the order of its middlewares and never changes it: print this order, and write it into your program.
+    Raises `MiddlewareConfigError` if constraints contradict each other.
     """
     for layer in layers:
         check_instance(layer, MiddlewareBase)
         check_constraints(layer)
-    return arranged(layers)
+    return sort_middlewares(layers)

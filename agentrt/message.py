@@ -576,9 +576,9 @@ def _add_usage(msg: Msg, event: ModelCallEndEvent) -> None:
 
 
 def _add_usage_of_subagent(msg: Msg, event: SubagentEndEvent) -> None:
-    # A sub-agent that waits, or whose process died, ends more than once: its latest usage has the earlier ones in it.
+    # A sub-agent that waits, or whose process died, ends more than once: its latest usage includes the earlier ones.
     if event.usage is not None:
-        # The supervisor has asked its model for this call: without a usage, that was not counted.
+        # A model call of the supervisor came before: without a usage, it was not counted.
         msg.usage = (msg.usage or ChatUsage(estimated=True)).with_subagent(event.child_reply_id, event.usage)
     elif msg.usage is not None:  # the sum lacks this reply
         msg.usage = replace(msg.usage, estimated=True)

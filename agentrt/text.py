@@ -79,7 +79,7 @@ def repr_of(value: object, longest: int = 200) -> str:
 
 
 def repr_with_module(value: object) -> str:
-    """Return the same, and the module of the value's class: several may have a class of that name."""
+    """Return `repr_of(value)` and the module of its class, since several modules may have a class of that name."""
     module = type(value).__module__
     return repr_of(value) if module == "builtins" else f"{repr_of(value)} of {module}"
 

@@ -163,7 +163,7 @@ class ChatUsage(Strict):
         return own
 
     def with_subagent(self, reply_id: str, usage: "ChatUsage") -> "ChatUsage":
-        """Return this usage with the part of one sub-agent's reply, in place of what it was known to have used."""
+        """Return this usage with the part of one sub-agent's reply, in place of its earlier part."""
         parts = self.subagents or {}
         before = parts.get(reply_id, _NO_USAGE)
         return ChatUsage(

@@ -1,5 +1,5 @@
-"""Finish the site in `site/`: check that its reference has every public name and that no page asks another server for
-anything, lead links to other files of the repository there, and add the text of all pages.
+"""Finish the site in `site/`: add the text of all pages, point links to files outside of it at the repository, and
+check that the reference has every public name and that no page loads anything from other servers.
 """
 
 import os
@@ -26,8 +26,8 @@ def main() -> str | None:
     (SITE / "llms-full.txt").write_text(llms_full_txt(generated), encoding="utf-8")
     for page in SITE.rglob("*.html"):
         html = page.read_text(encoding="utf-8")
-        if (led := lead_to_repository(html, page)) != html:
-            page.write_text(led, encoding="utf-8")
+        if (linked := link_to_repository(html, page)) != html:
+            page.write_text(linked, encoding="utf-8")
     listed = names_in((SITE / "objects.inv").read_bytes())
     public = [f"{name.module}.{name.name}" for module in MODULES for name in public_names(module)]
     missing = [name for name in public if name not in listed]
@@ -52,8 +52,8 @@ def names_in(inventory: bytes) -> set[str]:
     return {line.split()[0] for line in zlib.decompress(compressed).decode().splitlines()}
 
 
-def lead_to_repository(html: str, page: Path) -> str:
-    """Return the page with absolute links to the files that are in a clone and not in the site."""
+def link_to_repository(html: str, page: Path) -> str:
+    """Return the page with absolute links to files that are in the repository and not in the site."""
 
     def absolute(match: re.Match[str]) -> str:
         target = Path(os.path.normpath(page.parent / match[1]))
@@ -66,9 +66,9 @@ def lead_to_repository(html: str, page: Path) -> str:
 
 
 def foreign_resources(html: str) -> list[str]:
-    """Return what a browser that opens this page loads from other servers, links that are only followed excepted."""
+    """Return what a browser loads from other servers when it opens this page; links to click do not count."""
     finder = _ResourceFinder()
-    # Few tags may be meant, and parsing whole pages takes seconds.
+    # Only these tags can match, and parsing whole pages takes seconds.
     finder.feed("".join(re.findall(r'<[a-z][^<>]*(?://|mermaid|"source")[^<>]*>', html)))
     return finder.found
 

@@ -1,8 +1,8 @@
-"""A pytest plugin: rooms whose tests take longer than `budgets.toml` allows are named at the end of a run.
+"""A pytest plugin that reports the rooms whose tests take longer than `budgets.toml` allows.
 
-A room is a folder, or a file, right under `tests/`. With `--enforce-budgets` a room above 1.5 times its budget fails
-the run. Budgets are of a quiet machine; on a slower or busier one they grow by the time that a fixed piece of work
-takes, which is measured between the tests.
+A room is a folder, or a file, directly in `tests/`. With `--enforce-budgets` a room above 1.5 times its budget fails
+the run. Budgets are for a quiet machine; on a slower or busier one they grow with the time of a fixed piece of work,
+which is measured between the tests.
 """
 
 import statistics
@@ -39,7 +39,7 @@ def rooms_over_budget(seconds: Mapping[str, float], budgets: Mapping[str, float]
 
 
 class Budgets:
-    """Adds up the seconds of each room, and measures how fast the machine is meanwhile."""
+    """Adds up the seconds of each room, and measures the speed of the machine meanwhile."""
 
     def __init__(self, config: pytest.Config) -> None:
         table = tomllib.loads((TESTS / "budgets.toml").read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ class Budgets:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         output = getattr(session.config, "workeroutput", None)
-        if output is not None:  # of a worker: pytest-xdist sends it to the process that reports
+        if output is not None:  # in a worker: pytest-xdist sends it to the process that reports
             output["yardstick"] = self.samples
         elif self.is_enforced and self._rooms_over(TOLERANCE) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -77,7 +77,8 @@ class Budgets:
             for room in rooms:
                 terminalreporter.line(room)
             if self.is_enforced and self._rooms_over(TOLERANCE):
-                terminalreporter.line(f"at least one took {TOLERANCE} times its budget (tests/budgets.toml)", red=True)
+                remedy = "make its tests faster, or raise its budget in tests/budgets.toml"
+                terminalreporter.line(f"a room took more than {TOLERANCE} times its budget: {remedy}", red=True)
 
     def _rooms_over(self, factor: float) -> list[str]:
         pace = max(1.0, statistics.median(self.samples or [0]) / self.quiet)
@@ -85,11 +86,11 @@ class Budgets:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--enforce-budgets", action="store_true", help="fail when a room takes 1.5 times its budget")
+    parser.addoption("--enforce-budgets", action="store_true", help="fail if a room takes 1.5 times its budget")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.markexpr == "not slow":  # what a plain run chooses
+    if config.option.markexpr == "not slow":  # the default of `addopts`: other runs take other times
         config.pluginmanager.register(Budgets(config), "budgets")
 
 

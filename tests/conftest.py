@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 # A busy machine is not a failure of what is tested. The examples are the same in every run, so that none fails by
 # chance; `--hypothesis-profile=searching` tries others.
-# Tests with more than the usual examples say so themselves, and `.ci/run` tries five times as many of all.
+# A test that needs more examples says so itself, and `.ci/run` tries five times as many of each.
 settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, max_examples=25
 )
@@ -39,9 +39,9 @@ pytest_plugins = ["tests.budgets", "tests.more_examples", "tests.time_limit"]
 TESTS = Path(__file__).parent
 FILES = Path("/proc/self/fd")
 
-# Where the event loop is what is tested: each async test runs on both.
+# Here the event loop is part of what is tested: each async test runs on both.
 BOTH_LOOPS = ("chain", "concurrency", "conversation", "loop", "model/remote", "runner")
-# Where a library, or a server in a thread of its own, leaves no choice.
+# Here a library, or a server in a thread of its own, needs asyncio.
 ASYNCIO_ALONE = ("runner/dbos", "serving/studio", "serving/test_server.py")
 
 _TRIO_TESTS = pytest.StashKey[dict[Path, str]]()
@@ -75,7 +75,7 @@ def _lies_in(path: Path, places: Sequence[str]) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    # Thousands of tests, and the modules they import, stay to the end: no collection needs to look at them again.
+    # Thousands of tests, and the modules they import, live until the end: collections need not scan them.
     gc.collect()
     gc.freeze()
 

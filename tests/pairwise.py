@@ -1,4 +1,4 @@
-"""Products of parameters that are too large: rows in which each pair of values occurs."""
+"""Pairwise testing: a few rows of a large product of parameters, with each pair of values."""
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
@@ -8,9 +8,9 @@ __all__ = ["pairwise"]
 
 
 def pairwise(*parameters: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Return rows of the product, by far fewer than all, that have each pair of values of any two parameters.
+    """Return a few rows of the product that have, together, each pair of values of any two parameters.
 
-    Each row is the one with most pairs that no earlier row has; the same parameters give the same rows.
+    Each row is the one with the most pairs that no earlier row has; the same parameters give the same rows.
     """
     values = [list(parameter) for parameter in parameters]
     rows = list(product(*(range(len(parameter)) for parameter in values)))

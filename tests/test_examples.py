@@ -88,7 +88,7 @@ EXPECTED_OUTPUT = {
         r"(?s)Agent 'shop': the chains, .*     wraps CacheMiddleware: what is kept is redacted\n.*"
         r"(It is on its way\. \(4 requests\)\n){2}"
         r"RedactionMiddleware must wrap CacheMiddleware \(what is kept is redacted\), but stands inside it: put "
-        r"RedactionMiddleware before CacheMiddleware; the whole right order is (\w+, )+\w+, and "
+        r"RedactionMiddleware before CacheMiddleware; the correct order is (\w+, )+\w+, and "
         r"agentrt\.middleware\.arrange\(middlewares\) returns it\n"
     ),
     "quickstart.py": (

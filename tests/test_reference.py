@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentrt import errors
-from scripts.finish_site import SITE, foreign_resources, lead_to_repository, names_in
+from scripts.finish_site import SITE, foreign_resources, link_to_repository, names_in
 from scripts.reference import FOLDER, generated_files
 from scripts.reference.events import event_classes, example_of
 from scripts.reference.modules import MODULES, page_of, public_names
@@ -78,7 +78,7 @@ def test_a_sphinx_inventory_gives_the_names_of_the_site():
 def test_links_that_leave_the_site_lead_to_the_repository():
     page = SITE / "middlewares" / "index.html"
     html = '<a href="../../examples/plan.py#L1">1</a><a href="../../examples">2</a><a href="../start/">3</a>'
-    assert re.findall('"(.*?)"', lead_to_repository(html, page)) == [
+    assert re.findall('"(.*?)"', link_to_repository(html, page)) == [
         f"{REPOSITORY}/blob/main/examples/plan.py#L1",
         f"{REPOSITORY}/tree/main/examples",
         "../start/",

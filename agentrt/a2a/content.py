@@ -12,10 +12,10 @@ __all__ = ["answer_parts", "file_part", "message_digests", "new_parts", "unsent_
 
 
 def unsent_messages(messages: Sequence[Msg], record: Mapping[str, Any], name: str) -> tuple[list[Msg], str]:
-    """Return the messages behind the last answer of the other side, and the id of the reply that has this answer.
+    """Return the messages after the last answer of the other side, and the id of the reply that has this answer.
 
-    The other side has its own answers, and got what is before them. They are known by the replies that asked for them,
-    since another agent may have the name of this one.
+    The other side has its own answers and received the messages before them. An answer is found by its reply's id,
+    since another agent may have the same name.
     """
     replies = [record.get("asked_by", record.get("reply_id")), record.get("answered_in")]
     for reply_id in filter(None, replies):
@@ -27,7 +27,7 @@ def unsent_messages(messages: Sequence[Msg], record: Mapping[str, Any], name: st
 
 
 def message_digests(messages: Sequence[Msg]) -> list[str]:
-    """Return what messages are known by: all that they say, since their ids are given by others."""
+    """Return a hash of the content of each message, since callers choose the ids."""
     return [sha256(message.to_json().encode()).hexdigest() for message in messages]
 
 

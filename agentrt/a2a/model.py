@@ -65,7 +65,8 @@ class RemoteAgentModel(ChatModelBase):
         unsent, answered_in = unsent_messages(messages, record, self._agent.name)
         digests, taken = message_digests(unsent), record.get("taken", [])
         record |= {"answered_in": answered_in, "sending": digests}
-        # A task that failed has what was sent to it, and left no answer. In its own reply, it is all sent again.
+        # A failed task received its messages but has no answer, so the next reply sends only later ones. The reply that
+        # asked the failed task sends all of them again.
         is_failed = record.get("asked_by") not in (answered_in, run.id)
         if is_failed and len(taken) < len(unsent) and digests[: len(taken)] == taken:
             unsent = unsent[len(taken) :]

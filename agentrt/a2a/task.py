@@ -98,7 +98,7 @@ class RemoteTask:
         # Saved once for each task: from here on, another process follows it instead of sending the message again.
         progress, record = self._progress, self._record
         pieces = progress.read(result)
-        if "sending" in record:  # any answer says that the message has come
+        if "sending" in record:  # any result shows that the message arrived
             record |= {"asked_by": self._reply.id, "taken": record.pop("sending")}
         if progress.task_id and not record["is_taken"]:
             ids = {"task_id": progress.task_id, "context_id": progress.context_id}

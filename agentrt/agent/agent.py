@@ -138,8 +138,8 @@ class Agent(ReActAgentBase):
         "on_wire": ObservableCore(call_model, observe_wire),
     }
     _shows_by_itself = False
-    may_begin = False
-    """Whether it may be asked to reply to nothing while its conversation is empty."""
+    can_speak_first = False
+    """Whether it replies without an input while its conversation is empty."""
     runs_reply_loop = True
 
     system_prompt: str
@@ -547,7 +547,7 @@ class Agent(ReActAgentBase):
         # Not by `__init__`, which would check and compile what all conversations of an agent have in common.
         other = object.__new__(type(self))
         other.__dict__ = vars(self).copy()  # in half the time of an update
-        other.id, other.state = self.id, state  # the id may have been made just now
+        other.id, other.state = self.id, state  # read, since an id is made at its first read
         other.live_conversation = self.live_conversation.another()
         if self._compiled.overrides:
             other._install()

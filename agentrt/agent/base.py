@@ -80,7 +80,7 @@ async def _refuse_to_observe(agent: object, msg: object) -> NoReturn:
 
 
 def _make_id(agent: "AgentBase") -> str:
-    """Return an id for an agent that has none yet: making one takes longer than making a conversation of the agent."""
+    """Return the id of an agent, made at its first read: making one takes longer than opening a conversation."""
     check_initialized(agent)
     agent_id: str = vars(agent).setdefault("id", new_name())  # several threads may ask for it at once
     return agent_id
@@ -200,8 +200,8 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     def interrupt(self, reason: str | Msg | None = None) -> InterruptResult:
         """Stop the replies of `await agent(...)` that are in progress, from any task or thread; says if there were any.
 
-        `await agent.reply(...)` is stopped by your own cancellation only. The `reason` is for an `Agent`: a reply of
-        one's own learns of the cancellation alone, as in AgentScope 1.x.
+        `await agent.reply(...)` is stopped by your own cancellation only. Only an `Agent` uses the `reason`: a custom
+        `reply` sees the cancellation alone, as in AgentScope 1.x.
         """
         stops = list(self.live_conversation.stops)  # a copy, as replies may end in other threads meanwhile
         for stop in stops:

@@ -19,6 +19,6 @@ CHAINS_ARE_BUILT = (
     remove=CHAINS_ARE_BUILT,
 )
 class Layers(tuple[MiddlewareBase, ...]):
-    """A tuple that says how an agent gets other middlewares."""
+    """A tuple whose errors say how to make an agent with other middlewares."""
 
     __slots__ = ()

@@ -203,7 +203,7 @@ def _check_duplicates(middlewares: Sequence[Middleware]) -> None:
 
 
 def check_constraints(middleware: Middleware) -> None:
-    """Raise `MiddlewareConfigError` for what does not say where a middleware stands."""
+    """Raise `MiddlewareConfigError` for an invalid `position`, `requires`, `wraps` or `wrapped_by`."""
     name = type(middleware).__name__
     if middleware.position not in (None, "outermost", "innermost"):
         raise MiddlewareConfigError(

@@ -1,4 +1,4 @@
-"""In which order middlewares must stand, by what they state of it."""
+"""The order of middlewares: checked and sorted by the constraints that their classes state."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -6,13 +6,13 @@ from typing import TypeVar
 from agentrt.chain.spec import Middleware
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = ["arranged", "check_order", "must_come_first", "must_wrap", "reason_to_wrap"]
+__all__ = ["check_order", "must_come_first", "must_wrap", "reason_to_wrap", "sort_middlewares"]
 
 _AnyMiddleware = TypeVar("_AnyMiddleware", bound=Middleware)
 
 
 def check_order(middlewares: Sequence[Middleware]) -> None:
-    """Raise `MiddlewareConfigError` for an order that breaks a constraint: with all conflicts, and the right order."""
+    """Raise `MiddlewareConfigError`, with all conflicts and the correct order, if the order breaks a constraint."""
     conflicts: list[str] = []
     for place, middleware in enumerate(middlewares):
         if middleware.position is not None:
@@ -22,12 +22,12 @@ def check_order(middlewares: Sequence[Middleware]) -> None:
     if not conflicts:
         return
     try:
-        order = _names(arranged(middlewares))
+        order = _names(sort_middlewares(middlewares))
     except MiddlewareConfigError as error:
         remedy = str(error)
     else:
-        remedy = f"the whole right order is {order}, and agentrt.middleware.arrange(middlewares) returns it"
-        if order == _names(middlewares):  # something is missing, and all that is there is in its place
+        remedy = f"the correct order is {order}, and agentrt.middleware.arrange(middlewares) returns it"
+        if order == _names(middlewares):  # only a required middleware is missing; the others are in order
             remedy = ""
     if len(conflicts) == 1:
         raise MiddlewareConfigError("; ".join(filter(None, [conflicts[0], remedy])))
@@ -35,10 +35,10 @@ def check_order(middlewares: Sequence[Middleware]) -> None:
     raise MiddlewareConfigError(f"middlewares breaks {len(conflicts)} constraints:{lines}" + (remedy and f"\n{remedy}"))
 
 
-def arranged(middlewares: Sequence[_AnyMiddleware]) -> list[_AnyMiddleware]:
-    """Return the middlewares in an order that keeps all constraints, and the given one where these allow it.
+def sort_middlewares(middlewares: Sequence[_AnyMiddleware]) -> list[_AnyMiddleware]:
+    """Return the middlewares in an order that satisfies all constraints, as close to the given one as these allow.
 
-    Raises `MiddlewareConfigError` where they contradict each other.
+    Raises `MiddlewareConfigError` if the constraints contradict each other.
     """
     rest, order = list(middlewares), list[_AnyMiddleware]()
     while rest:
@@ -46,7 +46,7 @@ def arranged(middlewares: Sequence[_AnyMiddleware]) -> list[_AnyMiddleware]:
         following = next(free, None)
         if following is None:
             raise MiddlewareConfigError(
-                f"no order keeps the constraints of {_names(rest)}, which contradict each other: leave one out"
+                f"no order satisfies the constraints of {_names(rest)}, which contradict each other: leave one out"
             )
         rest = [other for other in rest if other is not following]
         order.append(following)
@@ -82,7 +82,7 @@ def must_come_first(outer: Middleware, inner: Middleware) -> bool:
 def _conflicts_of_position(place: int, middlewares: Sequence[Middleware]) -> list[str]:
     middleware = middlewares[place]
     position, name = middleware.position, type(middleware).__name__
-    # Nearest to its end first: before or after that one, it has its place.
+    # From that end of the list: it must go before, or after, the first other one.
     beyond = middlewares[:place] if position == "outermost" else middlewares[:place:-1]
     for other in beyond:
         if other.position != position:

@@ -189,13 +189,13 @@ class Interruption:
     async def is_interruption(self, error: BaseException) -> bool:
         """Say whether the error is the interruption alone, without a cancellation by someone else as well.
 
-        Raises the cancellation of a scope that was cancelled as well.
+        If a scope was cancelled as well, raises its cancellation.
         """
         self.task = None  # before the cancellation is taken back, lest the timer cancels anew
         is_alone = self._uncancel()
         is_cancellation = isinstance(error, anyio.get_cancelled_exc_class())
         if is_cancellation and not is_alone:
-            # Of two in one turn the task gets one, which may be ours, and a scope of anyio takes no other for its own.
+            # Of two cancellations in one turn asyncio delivers one, which may be ours; a scope accepts only its own.
             await checkpoint_if_cancelled()
         return isinstance(error, Interrupted) or (is_alone and is_cancellation)
 

@@ -60,7 +60,7 @@ class Prompt:
         was_typed_ahead = _has_pending(0)  # and then its lines were typed one by one
         lines = [input("> ")]
         if was_typed_ahead and sys.modules.get("readline") is None:
-            print(lines[0])  # it was typed while nothing was echoed, or far above
+            print(lines[0])  # it was typed without an echo, or the echo is far above
         if not self._knows_pastes and not was_typed_ahead:
             with suppress(EOFError):
                 while _has_pending(_PAUSE):

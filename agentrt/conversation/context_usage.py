@@ -206,7 +206,7 @@ class ContextUsage:
         if reply is not None:
             blocks = reply.message.content
             if reply is not self._reply or len(blocks) < self._blocks:
-                self._reply = reply  # and not its id, which another reply may have had too
+                self._reply = reply  # not its id, which another reply may have had
                 self._blocks = reply.summarised
                 self._block_characters = 0
             if len(blocks) > self._blocks:

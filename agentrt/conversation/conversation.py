@@ -139,7 +139,7 @@ class ReplyingAgent(Protocol):
     when_busy: WhenBusy
     state: AgentState
     state_store: StateStore | None
-    may_begin: bool
+    can_speak_first: bool
 
     @property
     def live_conversation(self) -> Conversation: ...

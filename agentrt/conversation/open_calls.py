@@ -74,15 +74,15 @@ def close_abandoned_calls(context: ReplyContext) -> Iterator[AgentEvent]:
     yield from _result_events(context, _in_order(context), new_id, partial(_result_of_left, context, _PROCESS_ENDED))
 
 
-def close_calls_in_doubt(run: ReplyRun, context: ReplyContext, event: str = _PROCESS_ENDED) -> Iterator[AgentEvent]:
-    """Yield results for the calls that may have been running when something ended them, such as their process.
+def close_calls_in_doubt(run: ReplyRun, context: ReplyContext, cause: str = _PROCESS_ENDED) -> Iterator[AgentEvent]:
+    """Yield results for the calls that `cause`, such as the end of a process, may have stopped while they ran.
 
     Those of resumable and idempotent tools get none: they are entered again.
     """
     if not context.parked:
         calls = [call for call in open_calls(context) if not _waits(context, call)]
         calls = [call for call in calls if _tool_to_run_again(run.toolkit, context, call) is None]
-        yield from _result_events(context, calls, run.new_id, partial(_result_of_left, context, event))
+        yield from _result_events(context, calls, run.new_id, partial(_result_of_left, context, cause))
 
 
 def mark_resumed_calls(toolkit: Toolkit, context: ReplyContext) -> None:
@@ -131,7 +131,7 @@ def _result_events(
         yield ToolResultEndEvent(context.reply_id, call.id, state, tool_call_name=call.name)
 
 
-def _result_of_left(context: ReplyContext, event: str, call: ToolCallBlock, has_begun: bool) -> _CallResult:
+def _result_of_left(context: ReplyContext, cause: str, call: ToolCallBlock, has_begun: bool) -> _CallResult:
     if has_begun and _ran_before(context, call):
         return _INTERRUPTED
     if context.parked or _waits(context, call):
@@ -139,7 +139,7 @@ def _result_of_left(context: ReplyContext, event: str, call: ToolCallBlock, has_
     # Whether it had begun is not known, since the start of a call is not saved by itself.
     if _behavior(context, call) is PermissionBehavior.DENY:
         return _INTERRUPTED
-    return f"Unknown: {event} before this call was known to be done. It may have taken effect.", ToolResultState.UNKNOWN
+    return f"Unknown: {cause} before this call was known to be done. It may have taken effect.", ToolResultState.UNKNOWN
 
 
 def open_calls(context: ReplyContext) -> list[ToolCallBlock]:

@@ -192,7 +192,7 @@ class ReplyProgress:
         self.note_resumed(context)
 
     def note_resumed(self, context: ReplyContext) -> None:
-        """Note that the listener knows, or is about to learn, all that the reply holds."""
+        """Record that the listener has, or is about to get, everything that the reply holds."""
         calls = [block for block in context.blocks if isinstance(block, (ToolCallBlock, ToolResultBlock))]
         self.call_ids = dict.fromkeys((call.id for call in calls), True)
         self._starts_sent = {(_START_OF[call.__class__], call.id) for call in calls}

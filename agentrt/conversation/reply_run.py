@@ -28,9 +28,8 @@ class ReplyRun:
 
     `agent` is the conversation, and `parent` the reply in whose tool this one was asked for. `is_unseen` says that
     nobody sees an event of its core before the reply is over, so that none need be seen at once. `scratch` holds the
-    data of middlewares, by their `id()`. `identities` and `middleware_data` are what is saved of them with the reply.
-    `examined` holds the hooks that have emitted, so that not every event of one
-    has its frames walked.
+    data of middlewares, by their `id()`; `identities` and `middleware_data`, their data that is saved with the reply.
+    `examined` holds the hooks that have emitted, so that not every event of one has its frames walked.
     """
 
     # Defaults of the class, since most replies change none of them.
@@ -60,7 +59,7 @@ class ReplyRun:
     """The clock, in nanoseconds since the epoch."""
 
     def restore(self, context: ReplyContext) -> None:
-        """Take up a reply where it was left."""
+        """Restore the data and the progress of a reply that resumes."""
         self.identities, self.middleware_data = context.identities, context.middleware_data
         self.progress.restore(context)
 
@@ -71,15 +70,15 @@ class ReplyRun:
         return enclosing if self in enclosing else (*enclosing, self)
 
     def identify(self) -> None:
-        """Ask each layer that identifies for whom the reply is, as it begins."""
+        """Call `identify` of each layer that overrides it, when the reply begins."""
         for middleware in self.agent.chains.middlewares:
             if type(middleware).identify is not MiddlewareBase.identify:
-                # A layer that cannot say is asked again when it needs to know, so that it handles its error itself.
+                # A call that fails is repeated when the layer reads its identity, so that the layer handles the error.
                 with suppress(Exception):
                     self.identity(middleware)
 
     def identity(self, middleware: MiddlewareBase) -> Mapping[str, str]:
-        """Return what the layer said of the reply when it began, or else what it says now."""
+        """Return what `identify` of the layer returned when the reply began; calls it now if it was not called then."""
         if self.parent is not None and self.agent.lineage.is_inherited(middleware):
             above: ReplyRun | None = self.parent
             while above is not None:
@@ -91,10 +90,10 @@ class ReplyRun:
         if known is not None:
             return known
         if key in self.identities and self.progress.origin is not Origin.INPUT:
-            # The caller of now may be another user.
+            # The current caller may be another user.
             raise UsageError(
-                f"{type(middleware).__name__}.identify() failed when the reply {self.id!r} began, and is not called "
-                f"again now that it has resumed"
+                f"{type(middleware).__name__}.identify() failed when the reply {self.id!r} began, and cannot "
+                f"be called again in a resumed reply: start a new reply"
             )
         self.identities[key] = None
         identity: object = middleware.identify(self.agent)

@@ -79,7 +79,7 @@ class ReplyStream(Generic[_Item, _Output]):
 
     @property
     def closing_events(self) -> list[AgentEvent]:
-        """The events that ended what was open when the reply was left or cancelled; its reader has not had them."""
+        """The events that closed an abandoned or cancelled reply; the reader of the stream did not receive them."""
         return list(self._claim.closing_events)
 
     @property

@@ -191,17 +191,17 @@ class Run:
     def state_of(self, middleware: object) -> dict[str, Any]:
         """Return the middleware's own data of this reply that is saved with it, as JSON.
 
-        It is empty at its start, and gone at its end. A reply that resumes, in whatever process, has it again. Its id
-        tells less: callers choose it, and may give it to several replies.
+        It is empty at the start of the reply and deleted at its end. A reply that resumes in another process has it
+        again. Use it instead of comparing reply ids: callers choose these, and may use one for several replies.
         """
         return self._reply.middleware_data.setdefault(self.agent.chains.key_of(middleware), {})
 
     def identity(self, middleware: MiddlewareBase) -> Mapping[str, str]:
-        """Return for whom this reply is, as the middleware's `identify` said when it began.
+        """Return the user or owner whom this reply is for, as the middleware's `identify` returned it at the start.
 
-        It stays so to the end, also where another user answers a question of the reply, in another process. A
-        sub-agent's reply has that of the reply above for each layer that it inherits. Raises what `identify` raises,
-        and `UsageError` in a reply that has resumed if it failed when the reply began.
+        It does not change before the end of the reply, even if another user answers its question in another process.
+        For a layer that a sub-agent inherits, it is that of the supervisor's reply. Raises what `identify` raises, and
+        `UsageError` in a resumed reply if `identify` failed at the beginning.
         """
         return self._reply.identity(middleware)
 

@@ -41,7 +41,7 @@ class Claim:
     `dropped` says that nobody holds its stream any more, `is_named` that the caller gave the reply its id; the numbers
     of its events are above `after`. `awaits` holds the locks that its tools and layers wait for. `final` is its final
     message, once its stream has come to its end. `is_handed_over` says that it is to stop without an end.
-    `closing_events` ended what was open when it was left before its end.
+    `closing_events` are those that closed an abandoned reply.
     """
 
     # Defaults of the class, since most of these are never set in a short reply.

@@ -18,10 +18,10 @@ from agentrt.errors import SessionIOError, StateError
 __all__ = ["MAX_OPERATIONS", "MAX_WAIT", "DatabaseError", "OperationQueue", "no_answer"]
 
 MAX_WAIT = 10.0
-"""So many seconds an operation may take."""
+"""Seconds that an operation may take."""
 
 MAX_OPERATIONS = 10_000
-"""So many operations of one store may run or wait; further ones are refused as "busy"."""
+"""Operations of one store that may run or wait; more are refused as "busy"."""
 
 _EXTRA_WAIT = 1.0
 # Per event loop, since a limiter belongs to one, and only as long as the queue is there.

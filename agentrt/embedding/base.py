@@ -73,7 +73,7 @@ class EmbeddingModelBase(ABC):
         self.model, self.dimensions, self.batch_size = model, dimensions, batch_size
 
     async def __call__(self, texts: Sequence[str], *, are_queries: bool = False) -> EmbeddingResponse:
-        """Return a vector for each text, in their order; `are_queries`: for what is searched for, not searched in.
+        """Return a vector for each text, in order; `are_queries` is for search queries instead of documents.
 
         Raises `Malformed` for a model that gives other than it should, `Timeout` for one that takes too long, and what
         `_embed` raises.
@@ -107,7 +107,7 @@ class EmbeddingModelBase(ABC):
         """Return a vector for each of the texts, of which there is at least one."""
 
     async def _embed_queries(self, texts: list[str]) -> EmbeddingResponse:
-        """Return a vector for each of the texts, which are queries, for models that embed these in another way."""
+        """Return a vector for each query; override it if the model embeds queries differently from documents."""
         return await self._embed(texts)
 
     async def _embed_in_time(self, batch: list[str], are_queries: bool) -> EmbeddingResponse:

@@ -47,8 +47,8 @@ class OpenAIEmbedding(RemoteEndpoint, EmbeddingModelBase):
     request. Key, URL and the other `ConnectionOptions` are those of an `OpenAIChatModel`; a request may take 60 seconds
     unless `timeouts` says otherwise. Needs the extra `openai`.
 
-    `query_body` and `document_body` are fields that say what texts are for, such as `{"input_type": "query"}`; left
-    out, they are those of Cohere, NVIDIA and Voyage on their own servers.
+    `query_body` and `document_body` are added to the requests for queries and for documents, such as
+    `{"input_type": "query"}`. Their defaults are right for the servers of Cohere, NVIDIA and Voyage, empty for others.
     """
 
     _sdk = "openai"

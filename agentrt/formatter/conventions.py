@@ -68,7 +68,7 @@ def empty_result_text(result: ToolResultBlock) -> str:
 
 
 def is_svg(block: DataBlock) -> bool:
-    """Say whether the block is a drawing, which has the type of an image and which no provider takes as one."""
+    """Say whether the block is an SVG: its media type is that of an image, but no provider accepts it as one."""
     return block.source.media_type.strip().lower().startswith("image/svg")
 
 

@@ -52,7 +52,7 @@ HOSTED_ITEMS = frozenset(
         "x_search_call",  # xAI's
     }
 )
-"""What OpenAI's own tools did, pictures apart; a stored block must not pass for an item of another kind."""
+"""Items of OpenAI's own tools, except pictures; a stored block must not pass for an item of another kind."""
 
 _PICTURE_FIELDS = ("id", "status", "type")  # those that the API takes back
 
@@ -158,7 +158,7 @@ class _RoundItems:
             self._put_in_order(item.get("places"))
 
     def _put_in_order(self, places: object) -> None:
-        """Put the items of an answer where the API had them; what ended last was streamed last."""
+        """Put the items of an answer into the order of the API: they were added in the order in which they ended."""
         answer = [*self._items[self._answer_start :], *self._reasoning]
         if not isinstance(places, list) or len(places) != len(answer):
             return  # something of it was taken away
@@ -171,7 +171,7 @@ class _RoundItems:
         self._items[self._answer_start :], self._reasoning = ordered[:end], ordered[end:]
 
     def _end_round(self, parts: Sequence[JSONObject] = ()) -> None:
-        """End the round, and add what the user is then shown."""
+        """End the round, and add the parts as a message of the user."""
         for call_id, call in self._calls:
             result = self._results.get(id(call))
             output = UNANSWERED if result is None else _output_of(result)

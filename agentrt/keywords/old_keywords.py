@@ -1,4 +1,4 @@
-"""Keywords of AgentScope 1.x, which work as they are: each is passed on under our name for it."""
+"""Keywords of AgentScope 1.x, which work as they are: each is passed on under its new name."""
 
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -15,7 +15,7 @@ _Renaming = TypeVar("_Renaming", bound=Callable[..., Any])
 def rename_keywords(
     title: str, kwargs: Mapping[str, Any], names: Mapping[str, str], defaults: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Return the keywords under our names; those that have one of the `defaults`, which say nothing, are left out."""
+    """Return the keywords under their new names, without those that have their value in `defaults`."""
     renamed: dict[str, Any] = {}
     for name, value in kwargs.items():
         if name in defaults and value == defaults[name]:
@@ -30,9 +30,9 @@ def rename_keywords(
 def accept_old_keywords(
     defaults: Mapping[str, object] | None = None, /, **names: str
 ) -> Callable[[_Renaming], _Renaming]:
-    """Return a decorator: keywords by their names in AgentScope 1.x are taken as the parameters that are meant.
+    """Return a decorator that renames keywords of AgentScope 1.x, `old="new"`, to those of the function.
 
-    `defaults` are further keywords, which are taken with their default alone: another value is an unknown keyword.
+    `defaults` are further keywords that are accepted with this value only; with another, they are unknown keywords.
     """
     ignored = defaults or {}
     old = {*names, *ignored}
@@ -43,7 +43,7 @@ def accept_old_keywords(
                 return kwargs
             return rename_keywords(function.__qualname__, kwargs, names, ignored)
 
-        if iscoroutinefunction(function):  # and so must be what takes its place
+        if iscoroutinefunction(function):  # so the replacement must be one too
 
             @wraps(function)
             async def call_async(*args: Any, **kwargs: Any) -> Any:

@@ -300,7 +300,7 @@ class Delivery:
             )
 
     def _closing_events(self) -> Iterator[AgentEvent]:
-        """Yield what ends everything that is open in a reply which is left, and in those that work for it."""
+        """Yield the events that close what is open in an abandoned reply, and in the replies of its sub-agents."""
         agent, run, progress = self._agent, self._run, self._progress
         context, recorder = agent.state.reply_context, progress.recorder
         if context is not None and progress.attempt is not None:
@@ -309,7 +309,7 @@ class Delivery:
             for event in end_partial_message(context, progress.last_event, "interrupted"):
                 if getattr(event, "block_id", None) in (None, *sent):
                     yield progress.record_event(event)
-        # Of what those say, the ends alone, and no text: layers of this reply have not seen the rest.
+        # Of the sub-agents' events only the ends, without text: layers of this reply have not seen the others.
         for event in run.mailbox.take():
             if isinstance(event, SubagentEndEvent):
                 # Of a sub-agent of this reply, it also says what that has used.

@@ -81,7 +81,7 @@ def _begin_reply(agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, struct
 
 def check_has_something(agent: ReplyingAgent) -> None:
     """Raise `InvalidInputError` for a conversation in which nothing was said yet, and so nothing can be answered."""
-    if not agent.state.context and not agent.state.summary and not agent.may_begin:
+    if not agent.state.context and not agent.state.summary and not agent.can_speak_first:
         raise InvalidInputError(
             f"agent {agent.name!r} was asked to reply to nothing: the conversation is empty and no input was given; "
             f"send a message, or have it observe one first"
@@ -112,9 +112,9 @@ async def _resume_reply(
 
 
 async def _resume_again(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext) -> list[AgentEvent]:
-    """Resume a reply once more, from what stands: what the user answered, and what was done about it.
+    """Resume a resumed reply again, with the user's answer and the results so far.
 
-    Returns the event that tells all of it, since a layer may have kept any part of it from the listener.
+    Returns the event with all of its content, since a layer may have hidden any part of it from the listener.
     """
     progress = run.progress
     forget_unfinished_round(progress, context)

@@ -79,7 +79,7 @@ def start_event(agent: ReplyingAgent, run: ReplyRun) -> ReplyStartEvent | ReplyR
 
 
 def resumption_event(agent: ReplyingAgent, run: ReplyRun, message: Msg) -> ReplyResumedEvent:
-    """Return the event that tells a listener all that the reply holds; it is recorded."""
+    """Record and return the event that gives a listener everything that the reply holds."""
     blocks = [copy_block(block) for block in message.get_content_blocks()]
     head = message.name, message.role, message.usage, message.created_at
     return run.progress.record_event(ReplyResumedEvent(run.id, blocks, agent.state.session_id, *head))

@@ -63,8 +63,8 @@ def is_in_progress(agent: ReplyingAgent, reply_id: str, inputs: ReplyInput) -> b
 
 
 def find_reply(state: AgentState, reply_id: str, name: str | None = None) -> Msg | None:
-    """Return the message that was kept of a reply, by the agent of that name if one is given."""
-    # A caller may give a message the same id, and an observed one has it if another agent was given it as well.
+    """Return the message of a finished reply, by the agent of that name if one is given."""
+    # A caller may send a message with the same id, and another agent's reply with it may have been observed.
     message: Msg
     for message in reversed(state.context):
         is_reply = message.id == reply_id and message.role == "assistant" and message.finished_reason is not None

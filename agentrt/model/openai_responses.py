@@ -199,8 +199,8 @@ class OpenAIResponsesModel(RemoteChatModel):
 def _check_hosted_work(tools: object, extra_body: Mapping[str, object]) -> list[JSONObject]:
     if extra_body.get("background"):
         raise ConfigError(
-            "OpenAIResponsesModel(extra_body={'background': ...}) would have OpenAI answer later, and an answer is "
-            "awaited here: leave it out, and give timeouts=Timeouts(total=...) for one that takes long"
+            "OpenAIResponsesModel(extra_body={'background': ...}) is not supported, since each answer is awaited: "
+            "leave it out, and give timeouts=Timeouts(total=...) for long answers"
         )
     place = "OpenAIResponsesModel(server_tools=...)"
     example = '{"type": "web_search"}'
@@ -243,7 +243,7 @@ def _citation(annotation: dict[str, object], offset: int) -> JSONObject:
 
 
 def _fingerprint_of(item: dict[str, object]) -> str:
-    """Return by what an item is known again where a server gives it another id each time."""
+    """Return a key that identifies an item even where a server changes its id from event to event."""
     match item.get("type"):
         case "function_call":
             fields: object = item.get("call_id")
@@ -262,7 +262,7 @@ class _ItemProgress:
     """The pieces of its parts, by their kind and position."""
     is_over: bool = False
     whole: dict[str, object] = field(default_factory=dict)
-    """As its end has it."""
+    """The item as its last event has it."""
 
 
 class _ResponseReader:
@@ -276,7 +276,7 @@ class _ResponseReader:
         self._keeps_reasoning = keeps_reasoning
         self._accumulator = StreamAccumulator()
         self._items: dict[int, _ItemProgress] = {}  # those that only the last event has are below 0
-        self._order: list[int] = []  # in which the items came, of those that go back
+        self._order: list[int] = []  # of the items that go back, as they came
         self._annotations: dict[tuple[int, int], list[dict[str, object]]] = {}  # by item and part
         self._refusal: list[str] = []
         self._usage: ChatUsage | None = None
@@ -364,9 +364,9 @@ class _ResponseReader:
         self.is_complete = True
 
     def _end_items(self, output: list[dict[str, object]]) -> None:
-        """Take the items of the last event, and note their order where they came in another one."""
-        # Some servers leave out items there or number them anew, so that the others have other places, and others
-        # have items there that they never streamed.
+        """Take the items of the last event, and record its order of them if they came in another one."""
+        # Some servers omit or renumber items in the last event, so that positions change; others add items there that
+        # they never streamed.
         known = {
             name: index
             for index, progress in self._items.items()
@@ -467,9 +467,9 @@ class _ResponseReader:
             self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps({"type": "phase", "phase": phase})))
 
     def _number_parts(self, index: int, item: dict[str, object]) -> None:
-        """Give what came of the item's parts the places that these have in it.
+        """Renumber the streamed parts of the item by their places in it.
 
-        vLLM (with gpt-oss) and Bedrock count parts on across items, and older versions with each piece.
+        vLLM (with gpt-oss) and Bedrock continue the numbers of parts from item to item, older versions with each piece.
         """
         for kind, name in _LISTS_OF_PARTS.items():
             places = [place for streamed_kind, place in self._items[index].texts if streamed_kind == kind]

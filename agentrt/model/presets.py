@@ -23,8 +23,8 @@ __all__ = ["PRESETS", "Preset", "chat_model", "default_model", "environment_mode
 _logger = logging.getLogger("agentrt")
 _NO_KEY = "none"  # the SDKs refuse to start without a key
 _MODEL_VARIABLE = "AGENTRT_MODEL"
-_CALLED_FOR = {"OPENAI_API_KEY": "openai", "OPENAI_BASE_URL": "openai", "ANTHROPIC_API_KEY": "anthropic"}
-"""The variables that call for a provider where no model is named."""
+_VARIABLE_PROVIDERS = {"OPENAI_API_KEY": "openai", "OPENAI_BASE_URL": "openai", "ANTHROPIC_API_KEY": "anthropic"}
+"""The provider that each variable calls for, if no model is named."""
 
 
 def _ollama_url(host: str) -> str:
@@ -306,7 +306,7 @@ def default_model(*, offline: bool = True) -> ChatModelBase:
 
     AGENTRT_MODEL holds a spec for `chat_model`. Without it, OPENAI_API_KEY or OPENAI_BASE_URL calls for a model of
     OpenAI, and ANTHROPIC_API_KEY for one of Anthropic. With `offline=False` it raises `ConfigError` where none of them
-    is set, as a server should that must not answer by rules.
+    is set: servers should not answer by rules.
     """
     model = environment_model()
     if model is not None:
@@ -325,13 +325,13 @@ def environment_model() -> ChatModelBase | None:
             return chat_model(spec)
         except ConfigError as error:
             raise ConfigError(f"the environment variable {_MODEL_VARIABLE} names no usable model: {error}") from error
-    providers = (provider for variable, provider in _CALLED_FOR.items() if _is_set(variable))
+    providers = (provider for variable, provider in _VARIABLE_PROVIDERS.items() if _is_set(variable))
     provider = next(providers, None)
     return None if provider is None else chat_model(f"{provider}:{PRESETS[provider].example}")
 
 
 def _describe_missing_model() -> str:
-    expected = [_MODEL_VARIABLE, *_CALLED_FOR]
+    expected = [_MODEL_VARIABLE, *_VARIABLE_PROVIDERS]
     hints = []
     examples = {preset.key_variable: f"{name}:{preset.example}" for name, preset in PRESETS.items()}
     for variable in filter(_is_set, os.environ):  # their names alone: a value may be a secret

@@ -1,11 +1,19 @@
-"""Thoughts and pictures that a provider has refused: without them, its model answers the rest of the conversation."""
+"""Thoughts and pictures that a provider has refused, which later requests leave out."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from agentrt.block import Base64Source, ContentBlock, DataBlock, TextBlock, ThinkingBlock, ToolResultBlock
+from agentrt.block import (
+    Base64Source,
+    ContentBlock,
+    DataBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    URLSource,
+)
 from agentrt.errors import ModelError
 from agentrt.formatter.openai import file_note
 from agentrt.message import Msg
@@ -15,8 +23,8 @@ __all__ = ["RefusedParts"]
 
 _MAX_LEFT_OUT = 10_000
 _UNACCEPTED = (400, 404, 415, 422)
-# The codes of OpenAI, and the words of Anthropic, Gemini, vLLM and others. That a model takes no pictures at all is
-# another fault, which another model may not have.
+# The codes of OpenAI, and the messages of Anthropic, Gemini, vLLM and others. Not here: a model that takes no pictures
+# at all, which is a fault of the choice of model.
 _REFUSED_IMAGE = lazy_pattern(
     r"\b(?:empty_image_file|failed_to_download_image|image_(?:content_policy_violation|file_not_found|file_too_large"
     r"|parse_error|too_large|too_small)|invalid_base64_image|invalid_image(?:_format|_mode|_url)?"
@@ -30,14 +38,14 @@ _REFUSED_IMAGE = lazy_pattern(
 
 
 class RefusedParts:
-    """Which parts of conversations an API has refused; they are known again by what they hold, not by their ids."""
+    """The parts of conversations that an API has refused, by hashes of their content."""
 
     def __init__(self, refused_thoughts: re.Pattern[str] | None) -> None:
-        self._refused_thoughts = refused_thoughts  # matches what the API says of signatures that it does not take
+        self._refused_thoughts = refused_thoughts  # matches the API's error for a signature
         self._refused: dict[str, None] = {}  # hashes, the oldest first
 
     def note(self, messages: Sequence[Msg], error: ModelError) -> bool:
-        """Note what of these messages the error is about; returns whether that is any part of them."""
+        """Record the parts of these messages that the error is about; returns whether there are any."""
         if error.status_code not in _UNACCEPTED:
             return False
         parts: list[str] = []
@@ -51,18 +59,18 @@ class RefusedParts:
             del self._refused[next(iter(self._refused))]
         return bool(parts)
 
-    def left_out_of(self, messages: list[Msg]) -> list[Msg]:
-        """Return the messages without the parts that were refused: a note is in the place of each picture."""
-        return [*map(self._left_out_of_message, messages)] if self._refused else messages
+    def remove_from(self, messages: list[Msg]) -> list[Msg]:
+        """Return the messages without the refused parts; a note replaces each picture."""
+        return [*map(self._clean_message, messages)] if self._refused else messages
 
-    def _left_out_of_message(self, message: Msg) -> Msg:
+    def _clean_message(self, message: Msg) -> Msg:
         if isinstance(message.content, str):
             return message
-        content = [self._left_out_of_block(block) for block in message.content]
+        content = [self._clean_block(block) for block in message.content]
         unchanged = all(block is before for block, before in zip(content, message.content, strict=True))
         return message if unchanged else replace(message, content=content)
 
-    def _left_out_of_block(self, block: ContentBlock) -> ContentBlock:
+    def _clean_block(self, block: ContentBlock) -> ContentBlock:
         if isinstance(block, ThinkingBlock) and block.signature and _hash_of(block.signature) in self._refused:
             return replace(block, signature=None)
         if isinstance(block, DataBlock):
@@ -84,17 +92,16 @@ def _blocks_in(messages: Iterable[Msg]) -> Iterator[ContentBlock]:
         yield from () if isinstance(message.content, str) else message.content
 
 
-def _refused_images(messages: Sequence[Msg], why: str) -> list[str]:
+def _refused_images(messages: Sequence[Msg], reason: str) -> list[str]:
     """Return the hashes of the pictures that the refusal is about.
 
-    Some APIs name the address. Else it is those since the user's last message, since earlier ones were accepted
-    before; if there are none, it may be any, as in a conversation that another process has begun.
+    Some APIs name the address. Otherwise they are those since the user's last message, as earlier ones were accepted;
+    without any there, all are suspected, since another process may have sent the earlier ones.
     """
-    named = [image for image in _images_of(messages) if not isinstance(image.source, Base64Source)]
-    named = [image for image in named if image.source.url in why]  # type: ignore[union-attr]  # as filtered above
+    images = [*_images_of(messages)]
+    named = [image for image in images if isinstance(image.source, URLSource) and image.source.url in reason]
     last = max((place for place, message in enumerate(messages) if message.role == "user"), default=0)
-    images = named or [*_images_of(messages[last:])] or [*_images_of(messages)]
-    return [_hash_of(_data_of(image)) for image in images]
+    return [_hash_of(_data_of(image)) for image in named or [*_images_of(messages[last:])] or images]
 
 
 def _images_of(messages: Iterable[Msg]) -> Iterator[DataBlock]:

@@ -80,7 +80,7 @@ class ChatModelBase:
     """A chat model. A subclass overrides one coroutine, `_call`, and calling the model calls that.
 
     `_call` returns one `ChatResponse`, or an async generator of them: pieces that hold only what is new, then one with
-    `is_last=True` that holds the whole content and the usage. Where a class does not give that one, calling the model
+    `is_last=True` that holds the whole content and the usage. If `_call` leaves that one out, calling the model
     adds it. It raises the children of `ModelError`.
     """
 
@@ -98,9 +98,9 @@ class ChatModelBase:
     """The settings of its requests by the provider's names ("temperature", "max_tokens", ...); nothing secret."""
 
     known_by_settings: ClassVar[bool] = False
-    """Whether its `settings` hold all that its answers depend on, so that caches take two with equal ones for the same.
+    """Whether its `settings` hold all that its answers depend on, so that a cache may share answers by equal settings.
 
-    Each class says it for itself; those that ship need not. Another model is known as the object that it is.
+    Subclasses do not inherit it, and the models that ship need not state it. Other models share no answers.
     """
 
     text_length: CountedLength | None = None
@@ -112,12 +112,12 @@ class ChatModelBase:
     """The inputs that its API has a form for: others are never sent; `None`: unknown."""
     _capabilities = _UNKNOWN
     _completes_streams: ClassVar[bool] = False
-    """Whether the streams of its `_call` end with the whole answer, so that none need be added."""
+    """Whether the streams of its `_call` end with the whole answer, so that it need not be added."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if "_call" in cls.__dict__ and "_completes_streams" not in cls.__dict__:
-            cls._completes_streams = False  # what holds of the method that this one overrides need not hold of it
+            cls._completes_streams = False  # this `_call` may differ from the inherited one
         declared = cls.__dict__.get("capabilities", _UNKNOWN)
         # A class may state it for all of its instances. The attribute would hide the property, so it is taken away.
         if declared is not _UNKNOWN and not isinstance(declared, property):

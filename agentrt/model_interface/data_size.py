@@ -1,4 +1,4 @@
-"""About how many tokens a file has for a model, told by a little of it however long it is."""
+"""An estimate of the tokens of a file, from its media type, its size, and its first and last bytes."""
 
 import base64
 import binascii
@@ -11,7 +11,7 @@ from agentrt.text import lazy_pattern
 __all__ = ["data_tokens"]
 
 _WINDOW = 65_536  # characters of base64 at the beginning and at the end, where most files say how long they are
-# Of Claude, which is given each page as text and as a picture; of Gemini, whose video has a picture for each second.
+# Claude gets each page as text and as a picture; Gemini gets a picture for each second of video.
 _TOKENS_PER_PAGE, _TOKENS_PER_SECOND, _TOKENS_PER_SECOND_OF_VIDEO = 2_000, 32, 300
 _CHARACTERS_PER_TOKEN = 4
 _BYTES_PER_PAGE = 50_000  # where the pages cannot be counted
@@ -20,13 +20,13 @@ _UNKNOWN_PAGES, _UNKNOWN_SECONDS = 5, 60  # of a file that is elsewhere
 _BYTES_PER_SECOND = {"flac": 60_000, "l16": 32_000, "pcm": 48_000, "wav": 48_000, "x-wav": 48_000}
 _USUAL_BYTES_PER_SECOND, _VIDEO_BYTES_PER_SECOND = 16_000, 250_000
 _PDF_COUNT = lazy_pattern(rb"/Count\s{1,9}(\d{1,6})")
-_REACH = 2_000  # bytes from there to either end of what it counts
+_REACH = 2_000  # bytes from a `/Count` to either end of its dictionary
 _PDF_PAGE = lazy_pattern(rb"/Type\s{0,9}/Page\b")
 _SAMPLE_RATE = lazy_pattern(r"rate=(\d{1,6})", re.ASCII)
 
 
 def data_tokens(source: Base64Source | URLSource) -> int:
-    """Return about how many tokens the file has, 0 for one of a kind that no model takes."""
+    """Return an estimate of the tokens of the file, 0 for a kind of file that no model takes."""
     kind, _, subtype = source.media_type.strip().lower().partition("/")
     match kind:
         case "image":
@@ -46,7 +46,7 @@ def _byte_count(source: Base64Source) -> int:
 
 
 def _ends(source: Base64Source) -> bytes:
-    """Return the beginning and the end of the file, or all of a short one; nothing of what is not base64."""
+    """Return the beginning and the end of the file, all of a short one, or nothing if it is not base64."""
     data = source.data
     try:
         if len(data) <= 2 * _WINDOW:
@@ -60,7 +60,7 @@ def _pages_in(source: Base64Source | URLSource) -> int:
     if not isinstance(source, Base64Source):
         return _UNKNOWN_PAGES
     content = _ends(source)
-    # Bookmarks are counted as well. The pages of a compressed document are not to be seen.
+    # `/Count` is also that of bookmarks. The pages of a compressed document cannot be counted.
     counts = [int(match[1]) for match in _PDF_COUNT.finditer(content) if b"/Pages" in _entries_around(content, match)]
     pages = max([*counts, len(_PDF_PAGE.findall(content))]) or _byte_count(source) // _BYTES_PER_PAGE
     return min(max(pages, 1), _MAX_PAGES)
@@ -93,7 +93,7 @@ def _byte_rate(content: bytes, subtype: str) -> int:
 
 
 def _seconds_of_mp4(content: bytes) -> int | None:
-    """Return what the header of an MP4, M4A or MOV says; `None` where there is none."""
+    """Return the length in the header of an MP4, M4A or MOV; `None` for other files."""
     place = content.find(b"mvhd")
     if place < 0:
         return None

@@ -1,4 +1,4 @@
-"""The whole of an answer that a model gives in pieces."""
+"""Joins the pieces of a streamed answer into the whole one."""
 
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ __all__ = ["CompletedStream", "joined_response"]
 
 
 def joined_response(pieces: Sequence[ChatResponse], *, is_whole: bool) -> ChatResponse | None:
-    """Return what the pieces of a stream say together, `None` where there is none."""
+    """Return the pieces of a stream as one response, `None` if there are none."""
     if not pieces:
         return None
-    # It holds the whole already, and knows the usage, which no piece does.
+    # It already holds the whole, and the usage, which no piece has.
     if pieces[-1].is_last is True:
         return pieces[-1]
     joined = ChatResponse(_join_content(pieces), is_whole)
@@ -30,7 +30,7 @@ def joined_response(pieces: Sequence[ChatResponse], *, is_whole: bool) -> ChatRe
 def _join_content(pieces: Sequence[ChatResponse]) -> list[ContentBlock]:
     """Join the pieces of each call and each data block, and text or thinking that follows its own kind."""
     blocks: list[Any] = []
-    parts: list[list[str]] = []  # what each of the blocks says; joined at the end, as its pieces may be thousands
+    parts: list[list[str]] = []  # of each block; joined at the end, as there may be thousands
     places: dict[str, int] = {}  # of calls and data, the pieces of which may come in turns
     for block in (block for piece in pieces for block in piece.content):
         text: object = _piece_text(block)
@@ -77,7 +77,7 @@ def _with_text(block: ContentBlock, texts: list[str]) -> ContentBlock:
 
 
 class CompletedStream:
-    """A stream of pieces that ends with the whole of them, where its model gives no last response.
+    """A stream that adds a last response, joined from the pieces, if the model gives none.
 
     An object rather than a generator, since Python runs no code of a generator that is closed before its first item.
     """

@@ -109,7 +109,7 @@ def _sections(text: str) -> Iterator[Section]:
 
 
 def _heading_text(mark: re.Match[str]) -> str:
-    """Return the text of a heading without the marks that close it: those have a space in front, unlike that of C#."""
+    """Return the text of a heading without its closing marks, which follow a space: "C#" keeps its own."""
     text = mark.string[mark.end() :]
     title = text.rstrip("#")
     return text if title and title == title.rstrip() else title.rstrip()

@@ -110,7 +110,7 @@ class RunnerBase(ABC):
     async def __aenter__(self) -> Self:
         if self._is_open:
             raise UsageError(f"this {type(self).__name__} is open already: write `async with runner:` once")
-        # In the event loop that uses it; and of the time before, there is nothing left to drain.
+        # Events of anyio belong to one event loop, and the last use of this runner may have been in another.
         self._replies.reopen()
         self._events.reopen()
         await self._open()
@@ -134,7 +134,7 @@ class RunnerBase(ABC):
                         await close()
 
     @suggest_arguments(
-        deps="objects cannot be stored: give tools of the worker's agent what they need, and tell sessions by labels=",
+        deps="objects cannot be stored: give tools of the worker's agent what they need, and mark sessions by labels=",
         structured_schema="a schema is not stored: give the agent a tool that takes the answer, or call its reply()",
     )
     async def submit(
@@ -271,14 +271,14 @@ class RunnerBase(ABC):
     async def can_have_sent(self, state: AgentState, reply_id: str, number: int) -> bool:
         """Say whether a follower of the reply can have an event of this number, wherever the reply runs.
 
-        `state` is what is saved of its session, which is behind what followers of a running reply have read.
+        `state` is the saved one of its session; followers of a running reply may have read events that are not saved.
         """
         self._check_is_open("can_have_sent")
         check_reply(state.session_id, reply_id, number)
         log = self._events.get(state.session_id, reply_id)
         if number <= state.sequence or (log is not None and number <= log.last_number):
             return True
-        # It may run elsewhere, or have died there: what it has sent and not saved is not known here.
+        # It may run, or have died, in another process: what that has sent without saving is unknown here.
         context = state.reply_context
         is_running = context is not None and context.reply_id == reply_id and not context.parked
         if not is_running:

@@ -102,7 +102,7 @@ class EventLog:
         self._opened = anyio.Event()
 
     def reopen(self) -> None:
-        """Forget the event loop of the time before; what was said then is kept."""
+        """Prepare for use in the current event loop; the logs are kept."""
         self._opened = anyio.Event()
 
     def open(self, session_id: str, message: Msg, number: int) -> ReplyLog:

@@ -216,10 +216,10 @@ class Runner(RunnerBase):
                     self._replies.interrupt_request(name)
 
     async def _keep_lock(self) -> None:
-        """Leave what runs to another worker that has the lock, since its file was deleted."""
+        """Lock a deleted lock file again; if another worker was faster, leave the running replies to it."""
         while self._lock is not None:
             await anyio.sleep(_POLL_SECONDS)
-            with suppress(SessionIOError):  # its folder is away, and so is the store
+            with suppress(SessionIOError):  # its folder is missing, and so is the store
                 if not self._lock.keep():
                     _logger.error(
                         "%s leaves %r: the lock file %r was deleted, and another worker has the new one",
@@ -238,7 +238,7 @@ class Runner(RunnerBase):
         changed.set()
 
     async def _open(self) -> None:
-        self._changed = anyio.Event()  # of the event loop that is used, which may not be the one it was made in
+        self._changed = anyio.Event()  # belongs to the current event loop, not to that of the constructor
         migrate = getattr(self._store, "migrate", None)
         if migrate is not None:
             await migrate()  # first: it knows by its tables whose database that is

@@ -34,7 +34,7 @@ class ReplyWorker:
         self.draining = anyio.Event()
 
     def reopen(self) -> None:
-        """Forget the event loop and the end of the time before."""
+        """Prepare for use in the current event loop, after an earlier use has ended."""
         self._changed, self.draining = anyio.Event(), anyio.Event()
 
     def __len__(self) -> int:

@@ -43,7 +43,7 @@ class WorkerLock:
             raise SessionIOError(f"the lock file {str(self.path)!r} cannot be used: {reason}") from error
 
     def keep(self) -> bool:
-        """Take the lock again if its file was deleted, and say whether no other process has it now."""
+        """Take the lock again if its file was deleted; returns whether this worker has it."""
         if self._is_file_of(self._descriptor):
             return True
         held = self._held

@@ -230,14 +230,14 @@ class Api:
 
 
 def _reply_of_answer(body: dict[str, Any]) -> str | None:
-    """Return the id of the reply that the body answers, as far as it has one: it is checked later."""
+    """Return the id of the reply that the body answers, if it has a valid one; the answer is checked later."""
     answer = body.get("answer")
     reply_id = answer.get("reply_id") if isinstance(answer, dict) else None
     return reply_id if isinstance(reply_id, str) and is_reply_id(reply_id) else None
 
 
 async def _check_number(visitor: Visitor, session_id: str, reply_id: str | None, after: int) -> None:
-    """Raise `ApiError` for the number of an event that the client cannot have; a session that is new has none."""
+    """Raise `ApiError` for the number of an event that the client cannot have, as in a new session."""
     if await visitor.find(session_id) is not None:
         state = await visitor.load(session_id)
         if after <= state.sequence:

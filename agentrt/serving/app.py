@@ -185,13 +185,13 @@ class _Workers:
 
 
 async def _expire_sessions(store: SessionStore) -> None:
-    """Remove what sessions have left that have expired, now and every hour."""
-    expire = getattr(store, "expire", None)  # not all stores of users have it
+    """Call the store's `expire` now and every hour."""
+    expire = getattr(store, "expire", None)  # a custom store may lack it
     while expire is not None:
         try:
             await expire()
-        except Exception as error:  # noqa: BLE001  # whatever a store raises, the next time may be better
-            _logger.warning("expired sessions stay in %.200r: %s", store, type(error).__name__)
+        except Exception as error:  # noqa: BLE001  # a store may raise anything, and the next call may succeed
+            _logger.warning("could not remove expired sessions from %.200r: %s", store, type(error).__name__)
         await anyio.sleep(_EXPIRY_SECONDS)
 
 

@@ -94,7 +94,7 @@ class RequestGuard:
 
 
 def _without_sniffing(send: Send) -> Send:
-    """Return what sends a response that no browser takes for a page: what a client has sent may be in it."""
+    """Return a `send` that tells browsers not to take a response, which may repeat a client's text, for a page."""
 
     async def send_with_header(message: Message) -> None:
         if message["type"] == "http.response.start":

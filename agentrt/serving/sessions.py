@@ -100,7 +100,7 @@ class Visitor(NamedTuple):
         return []
 
     def cost_of(self, state: AgentState) -> float | None:
-        """Return what the conversation has cost; `None` where no layer counts it, or knows the prices."""
+        """Return the cost of the conversation; `None` where no layer counts it, or knows the prices."""
         conversation = self.runner.agent.with_state(state)
         for layer in conversation.middlewares:
             report = getattr(layer, "of_conversation", None)  # as `UsageMiddleware` has it

@@ -101,7 +101,7 @@ class FileStateStore(FileKeeper, SessionStoreBase):
         return await self._look("list", partial(self._list, query))
 
     async def expire(self) -> int:
-        """Remove what sessions leave that have expired, as `SessionStore` says; returns how many there were."""
+        """Remove the data of expired sessions, as `SessionStore` says; returns how many there were."""
         removed = await self._look("expire", self._remove_expired) if self._ttl is not None else 0
         return removed + await super().expire()
 

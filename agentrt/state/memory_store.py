@@ -38,8 +38,8 @@ class InMemoryStateStore(SessionStoreBase):
     async def save(self, state: AgentState) -> None:
         """Keep the state under its `session_id`, in place of the one that it is based on, and set its `revision`.
 
-        Of a state that this store has saved or loaded, a message that was edited in place is saved only where
-        `state.touch(message)` was called.
+        Of a state that this store has saved or loaded, a message that was edited in place is saved only after
+        `state.touch(message)`.
 
         Raises `SessionConflict` when that is no longer the saved one, and `SessionUnserializable` for what JSON cannot
         hold or what could not be loaded again.
@@ -89,7 +89,7 @@ class InMemoryStateStore(SessionStoreBase):
         return query.page_of(saved.info for saved in found if saved is not None and query.matches(saved.info))
 
     async def expire(self) -> int:
-        """Remove what sessions leave that have expired, as `SessionStore` says; returns how many there were."""
+        """Remove the data of expired sessions, as `SessionStore` says; returns how many there were."""
         expired = [session_id for session_id in self._saved if self._find(session_id) is None]
         for session_id in expired:
             del self._saved[session_id]

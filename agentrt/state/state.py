@@ -60,10 +60,9 @@ _STAYS = "it is kept as it is, so load it"
 # loads depends on nothing but the JSON; a state, which may be copied or loaded again, could not carry them along.
 _loadable: set[int] = set()
 
-_NOT_MADE: Any = (
-    object()
-)  # stands for the id of a session until it is read: most new states are replaced by loaded ones
-_making = RLock()  # the collector may run under it, and a finalizer may read an id
+# Stands for the id of a session until that is read: most new states are replaced by loaded ones.
+_NO_ID_YET: Any = object()
+_id_lock = RLock()  # reentrant: the collector may run under it, and a finalizer may read an id
 
 # What other frameworks, and pydantic's models, call the fields and methods of a state.
 _STATE_JSON = "write state.model_dump_json()"
@@ -181,8 +180,8 @@ class ReplyContext(Strict):
     `kept` is what calls that have begun keep for when they are entered again, by their ids, and `inner` holds what they
     ask, by the paths of the questions. Both are gone with the result of the call. `hidden_calls` are the calls that
     layers have made and no model sees, by their ids, `None` while there are none. `delegations` counts the calls of
-    sub-agents in all of the depth. `identities` says for whom the reply is, as each of the layers has said when it
-    began, and `middleware_data` is what they keep of it; both by the layers' keys.
+    sub-agents in all of the depth. `identities` has the results of the layers' `identify` at the start of the reply,
+    and `middleware_data` what they keep with it; both by the layers' keys.
 
     For runners: `takeovers` counts the processes that died with the reply since there were `known_results` tool results
     that are known, `deaths` is what the queue counted when it was taken over last, and `handed_over` says that its last
@@ -282,7 +281,7 @@ class AgentState(_Recorded, Strict):
     """
 
     version: Literal[1] = 1
-    session_id: str = field(default_factory=lambda: _NOT_MADE)
+    session_id: str = field(default_factory=lambda: _NO_ID_YET)
     context: list[Msg] = field(default_factory=list)
     summary: str = ""
     reply_context: ReplyContext | None = None
@@ -352,10 +351,10 @@ _slot_of_session_id: Any = vars(AgentState)["session_id"]
 
 def _read_session_id(state: AgentState) -> object:
     session_id: object = _slot_of_session_id.__get__(state)
-    if session_id is _NOT_MADE:
-        with _making:  # two threads may read it at once
+    if session_id is _NO_ID_YET:
+        with _id_lock:  # two threads may read it at once
             session_id = _slot_of_session_id.__get__(state)
-            if session_id is _NOT_MADE:
+            if session_id is _NO_ID_YET:
                 session_id = new_name()
                 _slot_of_session_id.__set__(state, session_id)
     return session_id
@@ -366,8 +365,8 @@ setattr(AgentState, "session_id", property(_read_session_id, _slot_of_session_id
 
 
 def has_session_id(state: AgentState) -> bool:
-    """Say whether the state has been given the id of its session, or made one, which it does when that is read."""
-    return _slot_of_session_id.__get__(state) is not _NOT_MADE
+    """Say whether the state has a session id: one that was given, or made when it was first read."""
+    return _slot_of_session_id.__get__(state) is not _NO_ID_YET
 
 
 def state_to_json(state: AgentState) -> bytes:

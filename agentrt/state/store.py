@@ -18,7 +18,6 @@ __all__ = [
     "next_revision",
 ]
 
-
 _EPHEMERAL_SECONDS = 3600
 
 
@@ -123,7 +122,7 @@ class SessionStoreBase:
         return fork
 
     async def expire(self: SessionStore) -> int:
-        """Remove the sessions for one answer that nobody has deleted for an hour; returns how many there were."""
+        """Remove sessions for one answer an hour after their last save; returns how many there were."""
         removed, cursor, oldest = 0, None, time_ns() - _EPHEMERAL_SECONDS * 1_000_000_000
         while True:
             page = await self.list(labels=EPHEMERAL, limit=1_000, cursor=cursor)

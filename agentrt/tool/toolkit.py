@@ -49,7 +49,7 @@ _TOOLKIT_GUESSES = {
     "tool": _ADD,
     "tools": "write toolkit.names(), and toolkit.get(name)",
 }
-# Options of AgentScope 1.x that say nothing with these values.
+# Options of AgentScope 1.x that have no effect with these values.
 _OLD_DEFAULTS = {
     "async_execution": False,
     "include_long_description": True,
@@ -139,7 +139,7 @@ class Toolkit(StateModule):
 
     @accept_old_keywords(_OLD_DEFAULTS, tool_func="function", namesake_strategy="namesake")
     @suggest_arguments(
-        async_execution="tools run beside each other by themselves, see ReActConfig(parallel_tool_calls=...)",
+        async_execution="tools run in parallel by default, see ReActConfig(parallel_tool_calls=...)",
         include_long_description="write func_description=...",
         include_var_keyword="write json_schema=..., which may have them",
         include_var_positional="write json_schema=..., which may have them",
@@ -197,7 +197,7 @@ class Toolkit(StateModule):
                     f"the toolkit has no tool {tool_name!r}: it has {', '.join(self.names()) or 'none'}"
                 )
             return
-        if isinstance(entry.tool, MetaTool) or any(tool_name in one.names for one in self._toolset_entries):
+        if isinstance(entry.tool, MetaTool) or any(tool_name in toolset.names for toolset in self._toolset_entries):
             raise ToolConfigError(
                 f"the tool {tool_name!r} was not registered by itself, so it cannot be removed: put it into a group, "
                 f"and switch that off"

@@ -1,4 +1,4 @@
-"""The pictures of the site: the chains of an agent as onions, in light and dark colours."""
+"""Pictures of the site: the chains of an agent as onions, in light and dark colours."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ WIDTH, MARGIN, HEADING = 700, 16, 28
 TITLE, INSET, CORE = 36, 22, 44  # heights of a layer's title and of the core; a layer's margin around the next one
 WAY_IN, WAY_OUT = 480, 590
 
-# An image cannot know which colours the page around it has, so it brings a background.
+# An image cannot know the colours of the page around it, so it has a background.
 STYLE = """
 text { font: 15px system-ui, sans-serif; fill: #1b2638 }
 .small { font-size: 13px }
@@ -43,7 +43,7 @@ text { font: 15px system-ui, sans-serif; fill: #1b2638 }
 
 
 def pictures() -> dict[Path, str]:
-    """Return each picture, of the agent that the page with it makes and explains."""
+    """Return each picture: the chains of the agent that its page makes and explains."""
     return {
         DOCS / picture: draw_chains(json.loads(agent_of_page(DOCS / page).explain("json")))
         for page, picture in PAGES.items()

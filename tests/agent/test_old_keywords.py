@@ -92,7 +92,7 @@ async def test_a_function_of_keywords_alone_is_a_tool():
     assert result.text == "{'age': 3}"
 
 
-async def test_observe_takes_msgs_whoever_writes_it():
+async def test_observe_takes_msgs_in_every_class():
     class Listener(AgentBase):
         async def observe(self, msg: Any) -> None:
             heard.append(msg)

@@ -527,18 +527,18 @@ def test_a_reason_must_be_words(reason: Any) -> None:
     assert "Wordless.wraps must give a reason in words for each" in refusal(Wordless())
 
 
-def test_a_refusal_has_all_conflicts_and_the_whole_right_order() -> None:
+def test_a_refusal_has_all_conflicts_and_the_correct_order() -> None:
     assert refusal(Innermost(), Plain(), Outermost(), Wraps()) == (
         "middlewares breaks 3 constraints:\n"
         "- Innermost must be innermost, but Wraps stands inside it: put Innermost after Wraps\n"
         "- Outermost must be outermost, but Innermost stands outside it: put Outermost before Innermost\n"
         "- Wraps must wrap Plain, but stands inside it: put Wraps before Plain\n"
-        "the whole right order is Outermost, Wraps, Plain, Innermost, and agentrt.middleware.arrange(middlewares) "
+        "the correct order is Outermost, Wraps, Plain, Innermost, and agentrt.middleware.arrange(middlewares) "
         "returns it"
     )
 
 
-def test_arranged_layers_keep_the_order_that_is_free() -> None:
+def test_arranging_layers_keeps_an_order_that_is_free() -> None:
     layers = [Guard("1"), Plain(), Wraps(), Guard("2")]
     assert arrange(layers) == [layers[2], layers[0], layers[1], layers[3]]
     assert arrange(arrange(layers)) == arrange(layers)
@@ -549,9 +549,9 @@ def test_constraints_that_contradict_each_other_are_named() -> None:
         wraps = (Plain,)
         wrapped_by = ("Plain",)
 
-    with pytest.raises(MiddlewareConfigError, match="no order keeps the constraints of Both, Plain, which contradict"):
+    with pytest.raises(MiddlewareConfigError, match="satisfies the constraints of Both, Plain, which contradict"):
         arrange([Both(), Plain()])
-    assert "no order keeps the constraints of Plain, Both" in refusal(Plain(), Both())
+    assert "no order satisfies the constraints of Plain, Both" in refusal(Plain(), Both())
 
 
 def test_constraints_are_checked_and_never_used_to_reorder() -> None:

@@ -170,7 +170,7 @@ def test_no_two_of_the_example_can_be_swapped_against_an_order(places: tuple[int
     right = arrange(swapped)
     agent_of(*right)
     order = ", ".join(type(layer).__name__ for layer in right)
-    assert text.endswith(f"the whole right order is {order}, and agentrt.middleware.arrange(middlewares) returns it")
+    assert text.endswith(f"the correct order is {order}, and agentrt.middleware.arrange(middlewares) returns it")
 
 
 def test_only_approval_has_more_than_one_place_in_the_example() -> None:

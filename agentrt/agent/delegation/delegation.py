@@ -182,7 +182,7 @@ class Delegation:
         return response
 
     def _emit(self, event: AgentEvent) -> None:
-        """Emit into the supervisor's reply, unless it was abandoned. One that nobody reads counts what was used."""
+        """Emit into the supervisor's reply, unless that has ended; one that nobody reads still counts the usage."""
         run = self._context.run
         if run is None or not run.ended:
             self._context.emit(event)

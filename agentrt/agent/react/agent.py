@@ -63,7 +63,7 @@ class ReActAgent(Agent):
     """
 
     _shows_by_itself = True
-    may_begin = True  # as in 1.x
+    can_speak_first = True  # as in 1.x
     _later_state = frozenset({"name", "system_prompt", "long_term_memory"})
 
     memory: MemoryBase
@@ -138,7 +138,7 @@ class ReActAgent(Agent):
 
     @property
     def max_iters(self) -> int:
-        """The most rounds of a reply; another number holds from the next reply on."""
+        """The maximum number of rounds of a reply; a change applies from the next reply."""
         return self.react_config.max_iters
 
     @max_iters.setter
@@ -147,7 +147,7 @@ class ReActAgent(Agent):
 
     @property
     def parallel_tool_calls(self) -> bool:
-        """Whether the calls of one answer run side by side; another choice holds from the next reply on."""
+        """Whether the calls of one answer run in parallel; a change applies from the next reply."""
         return self.react_config.parallel_tool_calls
 
     @parallel_tool_calls.setter

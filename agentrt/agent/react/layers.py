@@ -57,7 +57,7 @@ def memory_layers(
 
 
 def knowledge_list(knowledge: Any) -> list[Any]:
-    """Return the knowledge bases, of which one may be given by itself."""
+    """Return the knowledge bases as a list; a single one may be given by itself."""
     return [] if knowledge is None else [*knowledge] if isinstance(knowledge, (list, tuple)) else [knowledge]
 
 

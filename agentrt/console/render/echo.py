@@ -1,4 +1,4 @@
-"""The echo of a terminal, which writes what is typed wherever the cursor stands."""
+"""The echo of a terminal, which writes typed text wherever the cursor is."""
 
 import atexit
 import os
@@ -13,20 +13,20 @@ __all__ = ["Echo"]
 class Echo:
     """Turns the echo of standard input off and on again, where that is a terminal.
 
-    What is typed meanwhile is kept for the next one who reads. Turned on at the end of the program at the latest.
+    Text that is typed meanwhile stays in the input, for the next read. The echo is on again at the end of the program.
     """
 
     def __init__(self) -> None:
         self._is_off = False
 
     def turn_off(self) -> None:
-        """Show nothing of what is typed from now on."""
+        """Stop showing typed text."""
         if not self._is_off and _set_echo(False):
             self._is_off = True
             atexit.register(self.turn_on)  # Ctrl-C twice leaves the program while a reply still runs
 
     def turn_on(self) -> None:
-        """Show what is typed, if `turn_off` has changed that."""
+        """Show typed text again, if `turn_off` stopped it."""
         if self._is_off:
             self._is_off = False
             atexit.unregister(self.turn_on)
@@ -36,7 +36,7 @@ class Echo:
 if sys.platform == "win32":
 
     def _set_echo(on: bool) -> bool:
-        return False  # a console echoes only while somebody reads
+        return False  # a console echoes only while a program reads from it
 
 else:
 
@@ -44,7 +44,7 @@ else:
         """Change the setting, and say whether it was changed."""
         try:
             descriptor = sys.stdin.fileno()
-            # One that another job has in the foreground would stop us.
+            # Changing a terminal from a background job would stop this process.
             if os.tcgetpgrp(descriptor) != os.getpgrp():
                 return False
             settings = termios.tcgetattr(descriptor)
@@ -53,6 +53,6 @@ else:
             if settings[3] == before:
                 return False
             termios.tcsetattr(descriptor, termios.TCSANOW, settings)
-        except (AttributeError, OSError, ValueError, termios.error):  # standard input is no terminal, or is closed
+        except (AttributeError, OSError, ValueError, termios.error):  # standard input is not a terminal, or is closed
             return False
         return True

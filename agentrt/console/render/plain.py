@@ -60,7 +60,7 @@ class PlainView:
         self._put("line", "", INDENT * depth + f"[{label}] {text}".rstrip() + "\n")
 
     def wait(self, reason: str, *, for_tool: bool = False) -> None:
-        """Show the reason for a wait, where that can be taken back: not here."""
+        """Print nothing: a reason for waiting could not be erased again."""
 
     def _put(self, owner: str, head: str, text: str) -> None:
         with self._screen.lock:

@@ -18,8 +18,8 @@ _STYLES = {"error": "bold red", "retry": "yellow", "call": "cyan", "stopped": "y
 class RichView(PlainView):
     """Draws the unfinished paragraph again and again, and prints finished ones above it, as Markdown.
 
-    So a long answer costs no more per piece than a short one. What is typed is not echoed meanwhile, since it would
-    move the cursor away from what is to be drawn again. Without `markdown` the answer is shown as it is. Raises
+    So a long answer costs no more per piece than a short one. Typed text is not echoed meanwhile, since it would move
+    the cursor away from the paragraph to be drawn again. Without `markdown` the answer is shown as it is. Raises
     `ImportError` where rich is not installed.
     """
 

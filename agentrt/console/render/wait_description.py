@@ -1,4 +1,4 @@
-"""A wait of a layer in words: how long, and for what."""
+"""Describes in words how long a layer waits, and why."""
 
 from collections.abc import Mapping
 
@@ -28,15 +28,12 @@ def describe_wait(event: CustomEvent) -> str | None:
         ahead = value.get("ahead")
         queue = f"; {ahead} {'call is' if ahead == 1 else 'calls are'} before it" if ahead else ""
         purpose = _REASONS.get(reason, f"for the limit {reason}")
-        return f"{_at_least(seconds)}{purpose}{queue}"
+        # Zero where nobody knows how long it takes.
+        length = f"at least {_describe_seconds(seconds)} " if seconds else ""
+        return f"{length}{purpose}{queue}"
     if event.name == "tool_retry":
         return f"{_describe_seconds(seconds)} before {value.get('tool_name')} is called again ({reason})"
     return None
-
-
-def _at_least(seconds: float) -> str:
-    # Zero where nobody knows how long it takes.
-    return f"at least {_describe_seconds(seconds)} " if seconds else ""
 
 
 def _describe_seconds(seconds: float) -> str:

@@ -50,7 +50,7 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     """How structured output is asked for."""
     _refuses_schemas = False
     _refused_thoughts: ClassVar[re.Pattern[str] | None] = None
-    """Matches what the API says of a thought whose signature it does not take."""
+    """Matches the error of the API for a thought whose signature it refuses."""
 
     def __init__(
         self,
@@ -104,14 +104,14 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
-        messages = self._refused_parts.left_out_of(messages)
+        messages = self._refused_parts.remove_from(messages)
         try:
             return await self._answer_to(messages, tools, tool_choice)
         except (Refused, Rejected) as error:
             if not self._refused_parts.note(messages, error):
                 raise
             _logger.warning("thoughts or pictures are left out from now on: %s", error)
-        # The request was refused before any of an answer was read; there is less to refuse each time.
+        # No part of an answer was read. This ends, since each attempt has fewer parts than the one before.
         return await self._call(messages, tools, tool_choice)
 
     async def _answer_to(

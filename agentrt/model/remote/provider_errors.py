@@ -26,7 +26,7 @@ __all__ = ["ProviderErrors", "json_or_text"]
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A fault that has a status and a code or words; without these, the status alone shows it."""
+    """A fault, recognised by its status together with a code or words; by its status alone if it has neither."""
 
     error: type[ModelError]
     statuses: frozenset[int] | None = None

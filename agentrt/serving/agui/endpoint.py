@@ -20,7 +20,7 @@ from agentrt.event import (
 )
 from agentrt.runner import ReplyHandle
 from agentrt.serving.agui.events import RunTranslator
-from agentrt.serving.agui.input import RunInput, nothing_new
+from agentrt.serving.agui.input import RunInput, no_new_message
 from agentrt.serving.bodies import is_reply_id, read_json, read_on_disconnect
 from agentrt.serving.gate import Gate
 from agentrt.serving.sessions import Visitor
@@ -35,9 +35,9 @@ _Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
 
 
 class _Run(NamedTuple):
-    """A reply that was begun or resumed, and from where it is to be followed: `message` is what was said before.
+    """A reply that was started or resumed, with the events to send: those after `after`; `message` has earlier content.
 
-    `is_repeated` says that the client was cut in the middle of it, and gets all of it again.
+    `is_repeated` says that the client lost its connection, and gets the whole reply again.
     """
 
     handle: ReplyHandle
@@ -96,7 +96,7 @@ class AgUi:
             if reply is not None and run_input.has_result_for(reply):
                 reply_id = reply.id
             if reply_id is None or state is None or not await visitor.runner.has_reply(state.session_id, reply_id):
-                raise nothing_new()
+                raise no_new_message()
             return _Run(visitor.runner.handle(state.session_id, reply_id), 0, None, is_repeated=True)
         handle = await submit_messages(visitor, run_input.thread_id, messages, reply_id)
         return _Run(handle, 0, None)

@@ -63,7 +63,7 @@ class RunTranslator:
     `messages` and `state` are what the client has, `said_before` is what the reply had said when it was resumed. What
     was sent and counts no longer, such as an attempt at the model that was given up, is corrected by a snapshot of all
     messages: those of the client, and those of the reply as it stands. Questions about the calls in `answered` are left
-    out: they came in a run before this one.
+    out: the client had them in an earlier run.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from agentrt.serving.bodies import read_messages
 from agentrt.serving.failure import ApiError
 from agentrt.serving.sessions import check_new_id
 
-__all__ = ["RunInput", "approval_id", "nothing_new"]
+__all__ = ["RunInput", "approval_id", "no_new_message"]
 
 _CLIENT_ID = "client_id"
 """In the metadata of a user's message: the id that the client gave it and a digest of its content, by which it is known
@@ -52,7 +52,7 @@ class RunInput(NamedTuple):
     ) -> UserConfirmResultEvent | ExternalExecutionResultEvent | None:
         """Return the answer to what the session waits for, `None` where the client sends none.
 
-        A run that is sent again may answer what `reply`, the latest one, has asked before.
+        A run that is sent again may answer an earlier question of `reply`, the latest one.
         """
         if self.resume:
             return self._decisions(question, reply)
@@ -62,7 +62,7 @@ class RunInput(NamedTuple):
     def new_messages(self, agent: Agent, state: AgentState | None) -> list[Msg]:
         """Return what the user has said last: a client sends all that it has, and the session has the rest.
 
-        There is nothing new in a run that is sent again, since its connection was cut.
+        It is empty for a run that is sent again after its connection was cut.
         """
         known = set() if state is None else {message.metadata.get(_CLIENT_ID) for message in state.context}
         first = len(self.messages)
@@ -114,7 +114,7 @@ class RunInput(NamedTuple):
         return frozenset(decided | {str(message.get("toolCallId")) for message in self.messages})
 
     def has_result_for(self, reply: Msg) -> bool:
-        """Say whether the client has ended with the result of a call of that reply."""
+        """Say whether the client's last message is the result of a call of that reply."""
         last = self.messages[-1] if self.messages else {}
         calls = {call.id for call in reply.get_content_blocks("tool_call")}
         return last.get("role") == "tool" and str(last.get("toolCallId")) in calls
@@ -172,7 +172,8 @@ class RunInput(NamedTuple):
         return ExternalExecutionResultEvent(question.reply_id, results) if results else None
 
 
-def nothing_new() -> ApiError:
+def no_new_message() -> ApiError:
+    """Return the error for a run that says nothing new."""
     return ApiError(400, "invalid_input", "'messages' must end with a message of the user that was not sent before")
 
 

@@ -37,7 +37,7 @@ class McpRoute:
         # Entered by hand, as it stays open until `__aexit__`, which the owner calls in the same task.
         group = anyio.create_task_group()
         await group.__aenter__()
-        # In the event loop that serves, which may not be the one in which the application was made.
+        # Both belong to the event loop that serves, which may not be that of the constructor.
         self._group, self._starting = group, anyio.Lock()
         return self
 

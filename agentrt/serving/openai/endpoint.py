@@ -32,8 +32,8 @@ __all__ = ["OpenAIApi"]
 
 _PASSING_PREFIX = "chat/"  # of the ids of sessions that last for one answer
 _ABANDON_SECONDS = 30.0
-_BUSY_SECONDS = 10  # where the model asks to slow down: events do not say for how long
-# What clients of the API know how to handle, by the class of the error with which a reply failed.
+_BUSY_SECONDS = 10  # for a rate limit of the model: events do not have its length
+# Statuses and codes that clients of the API handle, by the class of the error that failed the reply.
 _KNOWN_FAILURES = {
     "ContextOverflow": (400, "context_length_exceeded"),
     "RateLimitTimeout": (429, "rate_limit_exceeded"),
@@ -118,7 +118,7 @@ class OpenAIApi:
             # The session has what was said before.
             return await submit_messages(visitor, chat.session_id, new, key)
         session_id = f"{_PASSING_PREFIX}{token_hex(12)}"
-        # With a label by which it is removed, should this process be killed before it has answered.
+        # The label has it removed later, if this process is killed before it answers.
         labels = {**visitor.labels, **EPHEMERAL}
         await visitor.runner.store.save(AgentState(session_id=session_id, context=history, labels=labels))
         try:

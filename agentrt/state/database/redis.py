@@ -103,7 +103,7 @@ class RedisStore(DatabaseStore):
             raise ConfigError(
                 f"{owner}(prefix=...) must have 1 to 100 letters, digits, '_', '.', ':' and '-', not {prefix!r:.100}"
             )
-        # These would be keys of the prefix in front of them.
+        # Such keys would belong to a store with the prefix before this part.
         if parts := {"session", "messages"}.intersection(prefix.split(":")[1:]):
             raise ConfigError(
                 f"{owner}(prefix={prefix!r}) has the part {min(parts)!r}, as keys of a store with a shorter prefix do: "

@@ -214,7 +214,7 @@ class DatabaseStore(SessionStoreBase):
         return await self._ask_in_thread("list", None, partial(self._database.list, query=query))
 
     async def expire(self) -> int:
-        """Remove what sessions leave that have expired, as `SessionStore` says; returns how many there were."""
+        """Remove the data of expired sessions, as `SessionStore` says; returns how many there were."""
         removed = await self._ask_in_thread("expire", None, self._database.expire, shield=True)
         return removed + await super().expire()
 

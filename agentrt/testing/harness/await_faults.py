@@ -48,8 +48,8 @@ async def check_every_suspension(
     `make` builds a new agent for each run, with new parts; tools that it gets from `log.watch(function)` are compared
     with what the state says of their calls. The inputs are sent one after the other, and `answer` answers for a reply
     that waits. The first run is left alone; then, for each fault, there is one run with it at the first place where it
-    can be, one with it at the second, and so on, until a run has no such place. `every=3` tries the first place, the
-    fourth and so on, for a long conversation.
+    can be, one with it at the second, and so on, until a run has no such place. For a long conversation, `every=3`
+    tries the first place, the fourth and so on.
 
     After each run: every call in what is kept has one result, or waits; a reply has one end on record and at most one
     `REPLY_END`; no task and no generator is left; tools ran as their results say; a cancellation has left as one; and

@@ -216,7 +216,7 @@ class AnswerLayer(MiddlewareBase):
 
 
 class ResumeAgainLayer(MiddlewareBase):
-    """Leaves a reply that resumes at its first event of one class, and calls what is inside again."""
+    """Leaves a resumed reply at its first event of one class, and calls `next_handler` again."""
 
     def __init__(self, event_class: type[AgentEvent]) -> None:
         self._event_class = event_class

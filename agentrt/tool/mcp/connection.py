@@ -32,7 +32,7 @@ from agentrt.errors import ToolError
 from agentrt.text import mask, one_line
 from agentrt.tool.mcp.http import NOT_SENT, ServerURL
 from agentrt.tool.mcp.stdio import ServerProcess
-from agentrt.tool.mcp.text import clean_text, keep_words_out_of_logs
+from agentrt.tool.mcp.text import clean_text, redact_sdk_logs
 
 __all__ = ["ActiveCall", "Connection", "ConnectionLost"]
 
@@ -106,7 +106,7 @@ class Connection:
     """A connection with a server, from `open` to `close` or until it `is_dead`."""
 
     def __init__(self, name: str, target: Any, on_change: Callable[[], None]) -> None:
-        keep_words_out_of_logs()
+        redact_sdk_logs()
         self._name = name
         self._target = target
         self._on_change = on_change
@@ -293,7 +293,8 @@ class Connection:
         except Exception as error:  # noqa: BLE001  # raised where the call is waited for
             # When a connection ends, the SDK raises this error for all calls in progress.
             code = error.code if isinstance(error, MCPError) else None
-            is_refused = code == NOT_SENT and bool(getattr(self._target, "problem", ""))  # not by the server's own word
+            # A server may send this code too; then its transport has no problem.
+            is_refused = code == NOT_SENT and bool(getattr(self._target, "problem", ""))
             is_lost = is_refused or code == CONNECTION_CLOSED
             call.outcome = ConnectionLost(was_sent=not is_refused) if is_lost else error
         finally:

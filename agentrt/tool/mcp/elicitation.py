@@ -107,7 +107,7 @@ def _as_form(schema: JSONObject, text: str) -> Any:
 
 
 def _with_defaults(schema: JSONObject, content: Any) -> Any:
-    """Return the values with the defaults of the fields that the user has left out."""
+    """Return the values, with defaults for the fields that the user has left out."""
     if not isinstance(content, dict):
         return content
     fields = schema["properties"].items()

@@ -9,10 +9,10 @@ from anyio.abc import Process
 
 __all__ = ["GroupGuard"]
 
-# It reads the group, and then nothing until this program says that the group has ended, or is not there any more. The
-# steps after that are those of the connection: a server may end by itself when its input has ended.
-# The signal that Linux can send at the death of a parent is of no use: it comes when the thread that started the child
-# ends, such as one of a pool, and reaches the child alone, which may be `npx`, and not the server behind it.
+# It reads the id of the group, and then blocks until this program reports that the group has ended, or dies. After a
+# death it ends the group as a connection does: first the server has time to end by itself, as its input has ended.
+# PR_SET_PDEATHSIG of Linux does not help: it fires when the thread that started the child ends, such as one of a pool,
+# and reaches only the child, which may be `npx`, and not the server behind it.
 _GUARD_SCRIPT = """
 read group || exit
 read word && exit
@@ -25,14 +25,14 @@ _GUARD_SECONDS = 2.0
 
 
 class GroupGuard:
-    """A small process in a session of its own; without a shell, it does nothing."""
+    """A small shell process in a session of its own; on a system without /bin/sh, nothing is guarded."""
 
     def __init__(self) -> None:
         self._process: Process | None = None
         self._is_watching = False
 
     async def start(self) -> None:
-        """Start it, before the group: in between, this program may die."""
+        """Start the guard, before the group, since this program may die in between."""
         with suppress(OSError):
             self._process = await anyio.open_process(
                 ["/bin/sh", "-c", _GUARD_SCRIPT],
@@ -43,16 +43,16 @@ class GroupGuard:
             )
 
     async def watch(self, group: int) -> None:
-        """Have it end this group of processes when this program is not there any more."""
+        """Have the guard end this group of processes if this program dies."""
         self._is_watching = True
         await self._write(f"{group}\n")
 
     async def close(self) -> None:
-        """End it, since the group has ended; or because there is none."""
+        """End the guard, after the group has ended or could not be started."""
         if self._is_watching:
             await self._write("ended\n")
         if self._process is not None:
-            with anyio.move_on_after(_GUARD_SECONDS):  # then it is killed
+            with anyio.move_on_after(_GUARD_SECONDS):  # after that it is killed
                 await self._process.aclose()
 
     async def _write(self, text: str) -> None:

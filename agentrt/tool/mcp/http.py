@@ -15,7 +15,7 @@ from agentrt.tool.mcp.stdio import MAX_MESSAGE
 __all__ = ["NOT_SENT", "ServerURL"]
 
 NOT_SENT = -32_099
-"""The code of the error in place of an answer to a request that has not reached the server."""
+"""The code of the error that answers a request which did not reach the server."""
 
 _NOT_CONNECTED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
 
@@ -75,7 +75,7 @@ class _LimitedTransport(httpx2.AsyncBaseTransport):
             self._server.problem, self._server.status = type(error).__name__, None
             if request.method != "POST":
                 raise
-            # As an answer: an exception would end the connection, and all calls that the server works on.
+            # As a response: an exception would end the connection, with all calls in progress.
             code = NOT_SENT if isinstance(error, _NOT_CONNECTED) else CONNECTION_CLOSED
             failure = {"code": code, "message": f"the server cannot be reached ({self._server.problem})"}
             return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": failure}, request=request)

@@ -90,7 +90,7 @@ class ServerProcess:
             with anyio.CancelScope(shield=True):
                 await self._guard.close()
             raise
-        with anyio.CancelScope(shield=True):  # a process that nobody ends is left behind else
+        with anyio.CancelScope(shield=True):  # otherwise nothing would end the process
             await self._guard.watch(process.pid)
         incoming, read_stream = anyio.create_memory_object_stream[Any](0)
         write_stream, outgoing = anyio.create_memory_object_stream[Any](0)

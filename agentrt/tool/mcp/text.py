@@ -1,17 +1,17 @@
-"""Text that a server sent, made fit to be read by models and people, and kept out of the logs of the SDK."""
+"""Text that a server sent: cleaned for models and people, and removed from the logs of the SDK."""
 
 import logging
 import re
 from pathlib import Path
 from unicodedata import category
 
-__all__ = ["clean_text", "has_hidden_characters", "keep_words_out_of_logs"]
+__all__ = ["clean_text", "has_hidden_characters", "redact_sdk_logs"]
 
 # Removed with their parameters, so that no "[31m" is left.
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[@-Z\\-_])")
 _VISIBLE = frozenset("\n\t")
 _JOINERS = frozenset("\u200c\u200d")  # part of the spelling of some languages, and of emoji
-# Which quote an answer that they cannot read.
+# Loggers whose records quote an answer that cannot be parsed.
 _SDK_LOGGERS = (
     "client",
     *(f"mcp.client.{part}" for part in ("client", "session", "streamable_http")),
@@ -43,11 +43,11 @@ def clean_text(text: str, longest: int | None = None) -> str:
     return text
 
 
-class _WordsFilter(logging.Filter):
-    """Lets each record pass without what it quotes: the text after a colon, and that of an exception."""
+class _QuoteFilter(logging.Filter):
+    """Removes the quotes from records: the text after a colon, and that of an exception."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        # The SDK has one logger with a name that others may use as well.
+        # Other packages may use the name of this logger too.
         if record.name == "client" and "mcp" not in Path(record.pathname).parts:
             return True
         text = record.getMessage().partition(": ")[0]
@@ -57,12 +57,12 @@ class _WordsFilter(logging.Filter):
         return True
 
 
-def keep_words_out_of_logs() -> None:
-    """Have every record of the SDK's clients pass a filter; a second call changes nothing.
+def redact_sdk_logs() -> None:
+    """Filter the records of the SDK's clients; a second call changes nothing.
 
-    The filters stand on the loggers, for the whole process, since handlers belong to the program.
+    The filters are on the loggers, for the whole process, since handlers belong to the program.
     """
     for name in _SDK_LOGGERS:
         logger = logging.getLogger(name)
-        if not any(isinstance(present, _WordsFilter) for present in logger.filters):
-            logger.addFilter(_WordsFilter())
+        if not any(isinstance(present, _QuoteFilter) for present in logger.filters):
+            logger.addFilter(_QuoteFilter())

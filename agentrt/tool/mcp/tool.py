@@ -55,10 +55,10 @@ _MAX_ROUNDS = 10
 
 
 class _StateExpired(Exception):
-    """The server does not take the state that it gave, since another process of it did."""
+    """The server refuses the state of a call, since another process of the server gave it."""
 
 
-def _is_about_state(error: MCPError) -> bool:
+def _refuses_state(error: MCPError) -> bool:
     data = error.data if isinstance(error.data, dict) else {}
     return data.get("reason") == "invalid_request_state" or "requeststate" in error.message.lower()
 
@@ -145,7 +145,7 @@ class _Exchange:
         self._progress_sent = 0
         self._next_progress = 0.0
         self._times_asked: Counter[str] = Counter()  # how often this sending of the call has asked each question
-        self._is_repeated = False  # from the beginning, since the server does not know its own state any more
+        self._is_repeated = False  # from the beginning, since the server refused its own state
 
     async def run(self) -> ToolResponse:
         kept = self._kept
@@ -163,7 +163,7 @@ class _Exchange:
                     continue
                 return self._unknown("the connection with the server was lost while it was working on it")
             except _StateExpired:
-                # Of a process of the server that has ended. What the user has answered is not asked again.
+                # The process that gave the state has ended. Known answers of the user are not asked for again.
                 self._kept |= {"state": None, "has_state": False, "asked": {}}
                 self._times_asked.clear()
                 answers, self._is_repeated = {}, True
@@ -230,7 +230,7 @@ class _Exchange:
             return outcome
         name = self._tool.name
         if isinstance(outcome, MCPError):
-            if _is_about_state(outcome) and self._kept.get("has_state"):
+            if _refuses_state(outcome) and self._kept.get("has_state"):
                 raise _StateExpired
             if outcome.message == "Session terminated":  # the server behind the URL was restarted
                 connection.mark_dead()

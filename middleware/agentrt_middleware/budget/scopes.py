@@ -17,7 +17,7 @@ __all__ = ["OwnerId", "Scopes"]
 OwnerId = str | Callable[[Any], str]
 """Whose the budget is: a str, or a function of the agent that returns one."""
 
-_NOT_AN_OWNER = "returned something else than a str, or an empty one"
+_NOT_AN_OWNER = "returned something other than a str, or an empty one"
 _KEPT_NAMES = 16  # accounts of owners that a conversation remembers to have been announced
 
 
@@ -144,7 +144,7 @@ class Scopes:
         return accounts
 
     def identify(self, agent: Any) -> dict[str, str]:
-        """Return who pays for the reply that begins; raises `TypeError` for what is not an owner."""
+        """Return the owner who pays for a new reply; raises `TypeError` for an invalid one."""
         if self.owners is None or self._owner_id is None:
             return {}
         owner: object = self._owner_id if isinstance(self._owner_id, str) else self._owner_id(agent)

@@ -48,7 +48,7 @@ class CacheMiddleware(MiddlewareBase):
     being asked, equal ones wait for its answer; if it fails or is left, one of them asks next, and after `flight_wait`
     seconds each asks for itself.
 
-    A model of a class of your own is the same only as the same object, unless the class says `known_by_settings`.
+    A model of a custom class shares answers only with itself, unless the class states `known_by_settings = True`.
 
     `scope` says who shares answers: "global", each "conversation" for itself, or those for whom a function of the agent
     returns the same str. `when(agent, values)` says whether a call of the model is to be cached. `tools` names
@@ -166,7 +166,7 @@ class CacheMiddleware(MiddlewareBase):
         tool = None if ttl is None else self._tool(agent, tool_call.name)
         call = None
         if ttl is not None and tool is not None:
-            call = self._call(agent, ttl, "tools", lambda: self._keys.key(tool, tool_call, agent, self._whose(agent)))
+            call = self._call(agent, ttl, "tools", lambda: self._keys.key(tool, tool_call, agent, self._caller(agent)))
         if call is None:
             async for item in next_handler(**input_kwargs):
                 yield item
@@ -203,12 +203,12 @@ class CacheMiddleware(MiddlewareBase):
         model = values["current_model"]
         key = request_key(values["messages"], values["tools"], values["tool_choice"], model)
         cls = type(model)
-        # A class of the user's own may keep in any attribute what its answers depend on.
+        # The answers of a custom class may depend on any of its attributes.
         is_known = cls.__module__.partition(".")[0] == "agentrt" or vars(cls).get("known_by_settings")
         return f"{purpose} {key}" if is_known else f"{purpose} {key} {self._keys.mark(model)}"
 
-    def _whose(self, agent: AgentBase) -> object:
-        """Return what tells the callers of now apart: the reply may have resumed with the deps of another one."""
+    def _caller(self, agent: AgentBase) -> object:
+        """Return what identifies the current caller: the reply may have resumed with the deps of another one."""
         return self.identify(agent) if callable(self.scope) else agent.run.deps
 
     def _scope_of(self, agent: AgentBase) -> str:

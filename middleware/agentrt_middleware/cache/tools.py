@@ -49,17 +49,17 @@ class ToolKeys:
     def __reduce__(self) -> tuple[type["ToolKeys"], tuple[()]]:
         return ToolKeys, ()  # the objects of one process are not those of another
 
-    def key(self, tool: ToolBase, call: ToolCallBlock, agent: AgentBase, whose: object) -> str:
+    def key(self, tool: ToolBase, call: ToolCallBlock, agent: AgentBase, caller: object) -> str:
         """Return the key of the call, for which the order of arguments and ids do not count.
 
-        `whose` is what a tool with a `ToolContext` may learn of its caller there. Raises `TypeError` for a tool that is
-        bound to an object, or has one of its caller, that cannot be told from others.
+        `caller` is what a tool with a `ToolContext` may learn of its caller. Raises `TypeError` for a tool that is
+        bound to an object, or sees one of its caller, that cannot be told from others.
         """
         try:
             arguments: object = json.loads(call.input or "{}")
         except ValueError:
             arguments = call.input
-        seen = [agent.state.session_id, whose] if tool.takes_context else None
+        seen = [agent.state.session_id, caller] if tool.takes_context else None
         described = [call.name, tool.description, tool.input_schema, arguments, seen, *self._describe(tool)]
         return sha256(json.dumps(described, sort_keys=True, default=self.mark).encode()).hexdigest()
 
@@ -76,7 +76,7 @@ class ToolKeys:
         return [*described, place]
 
     def mark(self, value: Any) -> str:
-        """Return what no other object has, nor this one in another process."""
+        """Return a mark that no other object has, nor this one in another process."""
         if inspect.ismethod(value):  # each look at a method makes another one
             return f"{self.mark(value.__self__)}.{value.__name__}"
         known = self._marks.get(id(value))

@@ -1,4 +1,4 @@
-"""What users have said in a conversation: what has been judged of it, and what the model does not see any more."""
+"""The messages of users in a conversation, a guardrail's verdicts on them, and what the model sees in their place."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,18 +10,18 @@ from agentrt.message import DataBlock, Msg, TextBlock, URLSource
 __all__ = ["UserInputs"]
 
 _WITHHELD = "[withheld by a guardrail]"
-_MAX_OUTSIDE = 1_000  # verdicts on messages that no request has any more
+_MAX_OUTSIDE = 1_000  # verdicts on messages that are no longer in requests
 
-# What was decided on a message: it may pass, it is withheld, or this text stands in its place.
+# `True`: the message may pass; `False`: it is withheld; a str replaces its text.
 _Verdicts = dict[str, bool | str]
 
 
 class UserInputs:
     """The messages of users; `data` is what is saved of it with the conversation.
 
-    Its `verdicts` are known by the digest of a message: its id, its text and its data. The id alone would not do, since
-    its sender chooses it, and may choose one that has been judged already. `digests` has those of the messages of this
-    reply, so that each is read once.
+    Verdicts are kept by the digest of a message: of its id, text and data. The id alone is not enough, since a caller
+    may send a new message with the id of one that has passed. `digests` caches the digests of this reply's messages, so
+    that each message is read once.
     """
 
     def __init__(self, data: dict[str, Any], digests: dict[int, tuple[Msg, str]]) -> None:
@@ -90,6 +90,6 @@ class UserInputs:
                 value = text.encode("utf-8", "backslashreplace")
                 digest.update(b"%d:" % len(value))
                 digest.update(value)
-        # With the message, so that no other one gets its place in memory.
+        # Holds the message too, so that no other object gets its `id()`.
         self._digests[id(message)] = message, digest.hexdigest()[:32]
         return self._digests[id(message)][1]

@@ -143,7 +143,7 @@ class LongTermMemoryMiddleware(MiddlewareBase):
         await agent.save()
 
     def owner_of(self, agent: Agent) -> str:
-        """Return whose memories the reply in progress has, or between replies those that one would have now."""
+        """Return the owner of the memories of the reply in progress; between replies, that of a new one."""
         known = self.identify(agent) if agent.live_conversation.reply is None else agent.run.identity(self)
         return known["owner"]
 
@@ -206,13 +206,13 @@ class LongTermMemoryMiddleware(MiddlewareBase):
         async def record() -> None:
             opened = _opened_reply(agent.state_of(self))
             exchange = _last_exchange(agent, self._owner_of_reply(agent), outcome, opened)
-            if exchange["messages"]:  # none, where a guard has taken the answer back
+            if exchange["messages"]:  # none, if a guard has withdrawn the answer
                 await self._record(exchange, None)
 
         return await _failure_within(self.memory.record_seconds, record)
 
     def _owner_of_reply(self, agent: Agent) -> str:
-        """Return whose memories the reply has; what is recorded of it after its end is theirs too."""
+        """Return the owner of the reply's memories, and keep it for what is recorded after the end."""
         owner = self.owner_of(agent)
         _opened_reply(agent.state_of(self))["owner"] = owner
         return owner
@@ -305,7 +305,7 @@ class LongTermMemoryMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        # Those of this reply: what an earlier one had may be for someone else.
+        # Of this reply: the memories of an earlier one may be another user's.
         text = agent.run.state_of(self).get("retrieved")
         if not text or not isinstance(text, str) or agent.run.is_internal:
             return await next_handler(**input_kwargs)
@@ -401,7 +401,7 @@ def _last_exchange(agent: Agent, owner: str, outcome: ReplyOutcome, opened: JSON
         elif words and msg.role == "user":  # what was only observed after the answer belongs to the next exchange
             words.append(["user", msg.get_text_content() or ""])
     messages = [[role, text[:_MAX_PENDING_TEXT]] for role, text in reversed(words) if text]
-    # With the words: callers may give replies ids of their own, and one id to several.
+    # With the text: callers choose ids of replies, and may use one for several.
     digest = sha256(json.dumps(messages).encode()).hexdigest()[:16]
     return {"key": f"{agent.state.session_id}:{outcome.reply_id}:{digest}", "owner": owner, "messages": messages}
 

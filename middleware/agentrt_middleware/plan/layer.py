@@ -178,7 +178,7 @@ class PlanLayer(MiddlewareBase):
         return ConversationHistory(data[_HISTORY])
 
     def owner_of(self, agent: Agent) -> str:
-        """Return whose plans the reply in progress works on, or one would now: by default the conversation's own."""
+        """Return the owner of the plans of the reply in progress, or of a new one: by default the conversation."""
         if not callable(self.owner):
             return agent.state.session_id if self.owner is None else self.owner
         known = self.identify(agent) if agent.live_conversation.reply is None else agent.run.identity(self)
