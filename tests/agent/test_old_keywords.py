@@ -44,7 +44,7 @@ def test_a_function_is_registered_by_its_old_keywords():
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ({"async_execution": True}, "tools run beside each other"),
+        ({"async_execution": True}, "tools run in parallel by default"),
         ({"include_long_description": False}, "write func_description"),
         ({"postprocess_func": print}, "middleware with on_acting"),
         ({"include_var_keyword": True}, "write json_schema"),
