@@ -460,9 +460,9 @@ class RequireUserConfirmEvent(AgentEvent):
     type: Literal["REQUIRE_USER_CONFIRM"] = "REQUIRE_USER_CONFIRM"
 
     def approve(self, *calls: ToolCallBlock, always: bool = False) -> "UserConfirmResultEvent":
-        """Return the answer that lets these calls run as they are, or all where none is given.
+        """Return the answer that approves these calls, or all if none is given.
 
-        With `always` the rules that the question suggests are to hold for later calls.
+        `always` also accepts the rules that the question suggests, for later calls.
         """
         approved = []
         for call in self._chosen(calls):
@@ -471,20 +471,20 @@ class RequireUserConfirmEvent(AgentEvent):
         return self._answer_with(approved)
 
     def deny(self, feedback: str | None = None, *calls: ToolCallBlock) -> "UserConfirmResultEvent":
-        """Return the answer that denies these calls, or all where none is given; `feedback` tells the model why."""
+        """Return the answer that denies these calls, or all if none is given; `feedback` tells the model why."""
         _check_feedback(feedback)
         denied = [ConfirmResult(False, replace(call), feedback=feedback) for call in self._chosen(calls)]
         return self._answer_with(denied)
 
     def answer(self, value: object, call: ToolCallBlock | None = None) -> "UserConfirmResultEvent":
-        """Return the answer that lets the call run with another input: a dict has the values that change.
+        """Return the answer that approves the call with a changed input: a dict of the values that change.
 
-        Of a call with one value it is that value alone. The call may be left out where only one waits. A `Question` of
-        a layer takes other values; the call of a tool does where the conversation has `allow_edited_input`.
+        For a call with a single value, `value` may be that value. `call` may be left out if only one waits. A layer's
+        `Question` takes changed values; a tool's call takes them if the conversation has `allow_edited_input`.
         """
         call = _only_call(self.tool_calls, call)
-        asked: object = from_json(call.input or "{}")
-        old = asked if isinstance(asked, dict) else {}
+        parsed: object = from_json(call.input or "{}")
+        old = parsed if isinstance(parsed, dict) else {}
         if not isinstance(value, Mapping):
             if len(old) != 1:
                 raise InvalidInputError(
@@ -514,9 +514,9 @@ class RequireExternalExecutionEvent(AgentEvent):
     type: Literal["REQUIRE_EXTERNAL_EXECUTION"] = "REQUIRE_EXTERNAL_EXECUTION"
 
     def answer(self, value: object, call: ToolCallBlock | None = None) -> "ExternalExecutionResultEvent":
-        """Return the answer that has the result of the call: a `str`, blocks, or what becomes JSON.
+        """Return the answer with the result of the call: a `str`, blocks, or a value that becomes JSON.
 
-        The call may be left out where only one waits.
+        `call` may be left out if only one waits.
         """
         call = _only_call(self.tool_calls, call)
         output: Any = value if isinstance(value, str) or _holds_blocks(value) else _to_json(value)

@@ -440,7 +440,7 @@ class MiddlewareBase:
     """
 
     holds_answers: bool = False
-    """Whether nothing of an answer leaves it before the answer is whole, however it streams: `agentrt chat` says so."""
+    """Whether it holds a streamed answer until that is whole; `agentrt chat` tells the user so."""
 
     inherited: bool = False
     """Whether it runs in agents that are tools of its agent as well: as a policy, a count or a record should.

@@ -1,6 +1,7 @@
 """Agents: those of the runtime's loop, those that write their own reply, and the user."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from agentrt.agent.agent import Agent
 from agentrt.agent.base import AgentBase, ReActAgentBase
@@ -53,12 +54,10 @@ __all__ = [
     "make_subagent_tool",
 ]
 
+if not TYPE_CHECKING:  # which would take any name
 
-def import_late(name: str) -> object:
-    # Programs for AgentScope import it from here. It belongs to a room above, which is loaded for those alone.
-    if name == "StudioUserInput":
-        return getattr(import_module("agentrt.serving"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-globals()["__getattr__"] = import_late  # not by `def`, from which type checkers conclude that any name is here
+    def __getattr__(name: str) -> object:
+        # Programs for AgentScope import it from here. It belongs to a room above, which is loaded only for them.
+        if name == "StudioUserInput":
+            return getattr(import_module("agentrt.serving"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

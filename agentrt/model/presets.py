@@ -111,7 +111,7 @@ _OTHER_NAMES = {
     "vertex": "gemini",
     "zhipu": "zai",
 }
-"""What others call a provider, or its models."""
+"""Other names of providers, and names of their models."""
 _HINTS = {
     "vertex": "for Vertex AI, give base_url='https://aiplatform.googleapis.com/v1/publishers/google' and api_key=...; ",
 }
@@ -175,7 +175,7 @@ PRESETS = {
         "DATABRICKS_TOKEN",
         "databricks-gpt-oss-120b",
         url_variable="DATABRICKS_HOST",
-        url_of=lambda host: f"{host if '://' in host else f'https://{host}'}".rstrip("/") + "/serving-endpoints",
+        url_of=lambda host: f"{'' if '://' in host else 'https://'}{host.rstrip('/')}/serving-endpoints",
         quirks=Quirks(),
         is_rented=True,
     ),

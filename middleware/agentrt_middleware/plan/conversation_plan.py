@@ -1,4 +1,4 @@
-"""The plan of one conversation, as a program makes it and works on it."""
+"""The plan of one conversation, for programs that make it and work on it."""
 
 from collections.abc import Awaitable, Sequence
 from typing import Literal
@@ -32,7 +32,7 @@ class PlanOfConversation:
         return self._notebook.plan_of(self._agent)
 
     async def get_current_hint(self) -> Msg | None:
-        """Return what the next request says of the plan, `None` where it says nothing."""
+        """Return the hint about the plan that the next request has, `None` if it has none."""
         return self._notebook.hint_about(self._agent, self.current_plan)
 
     async def create_plan(
@@ -81,7 +81,7 @@ class PlanOfConversation:
         return await _result_or_refusal(self._tools.recover_historical_plan(self._context(), plan_id))
 
     def _context(self) -> ToolContext:
-        # Of no reply: nobody reads the events, and hooks are called all the same.
+        # Without a reply: no reader gets the events, but hooks are called.
         return ToolContext(ToolCallBlock("program", "plan"), self._agent)
 
 

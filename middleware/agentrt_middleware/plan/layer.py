@@ -224,7 +224,7 @@ class PlanLayer(MiddlewareBase):
         return await next_handler(messages=[*input_kwargs["messages"], hint])
 
     def hint_about(self, agent: Agent, plan: Plan | None) -> Msg | None:
-        """Return what a request says of the plan, `None` where it says nothing."""
+        """Return the hint about the plan for a request, `None` if it needs none."""
         text = self.plan_to_hint(plan)
         # A hint on how to make a plan is of no use without the tools.
         if not text or (plan is None and self.group is not None and not self._is_active(agent, self.group)):

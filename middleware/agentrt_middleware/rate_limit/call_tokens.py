@@ -50,8 +50,8 @@ class CallTokens:
         if reserve:
             if limit is None:
                 raise MiddlewareConfigError(
-                    f"RateLimitMiddleware(reserve=True) needs to know how long an answer of {model.model!r} may be: "
-                    f"give the model max_tokens, or capabilities with max_output_tokens"
+                    f"RateLimitMiddleware(reserve=True) needs the longest answer of {model.model!r}: give the model "
+                    f"max_tokens, or capabilities with max_output_tokens"
                 )
             answer = limit
         self.expected = request + (answer if limit is None or answer < limit else limit)

@@ -40,7 +40,7 @@ class RateLimitMiddleware(MiddlewareBase):
     calls wait for so long, a day at most.
 
     Until it is over, a call counts with an estimate of its tokens, which each model has of its own from its last
-    answers, and which is never above its `max_tokens`, or with `reserve=True` is that, so that no answer takes more.
+    answers, and which is never above its `max_tokens`; with `reserve=True` that is the estimate of the answer.
     From then on the call counts with the tokens that it has used, as if they had been known when it began, or with what
     was seen of its answer if it is left or broken off.
 

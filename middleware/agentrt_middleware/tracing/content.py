@@ -38,7 +38,7 @@ class _Message(TypedDict):
     """A message of the conventions."""
 
     role: str
-    name: NotRequired[str]  # of who spoke, where the role does not say it
+    name: NotRequired[str]  # of the speaker, if the role does not say it
     parts: list[dict[str, object]]
 
 
