@@ -492,7 +492,7 @@ class RequireUserConfirmEvent(AgentEvent):
                     f"dict of those that change"
                 )
             value = dict.fromkeys(old, value)
-        return self._answer_with([ConfirmResult(True, replace(call, input=_to_json({**old, **value})))])
+        return self._answer_with([ConfirmResult(True, replace(call, input=_json_of({**old, **value})))])
 
     def _chosen(self, calls: Sequence[ToolCallBlock]) -> Sequence[ToolCallBlock]:
         return [_only_call(self.tool_calls, call) for call in calls] or self.tool_calls
@@ -519,7 +519,7 @@ class RequireExternalExecutionEvent(AgentEvent):
         `call` may be left out if only one waits.
         """
         call = _only_call(self.tool_calls, call)
-        output: Any = value if isinstance(value, str) or _holds_blocks(value) else _to_json(value)
+        output: Any = value if isinstance(value, str) or _holds_blocks(value) else _json_of(value)
         return ExternalExecutionResultEvent(self.reply_id, [ToolResultBlock(call.id, call.name, output)])
 
 
@@ -549,7 +549,7 @@ def _check_feedback(feedback: object) -> None:
         )
 
 
-def _to_json(value: object) -> str:
+def _json_of(value: object) -> str:
     try:
         return to_json(value).decode()
     except ValueError as error:

@@ -7,7 +7,7 @@ from agentrt.event import CustomEvent
 __all__ = ["describe_wait"]
 
 _SECONDS_PER_MINUTE = 60
-_REASONS = {
+_LIMITS_IN_WORDS = {
     "max_concurrency": "for the end of another call (max_concurrency)",
     "min_interval": "for the limit min_interval",
     "requests_per_minute": "for the limit of requests per minute",
@@ -27,7 +27,7 @@ def describe_wait(event: CustomEvent) -> str | None:
     if event.name == "rate_limit_wait" and isinstance(reason, str):
         ahead = value.get("ahead")
         queue = f"; {ahead} {'call is' if ahead == 1 else 'calls are'} before it" if ahead else ""
-        purpose = _REASONS.get(reason, f"for the limit {reason}")
+        purpose = _LIMITS_IN_WORDS.get(reason, f"for the limit {reason}")
         # Zero where nobody knows how long it takes.
         length = f"at least {_describe_seconds(seconds)} " if seconds else ""
         return f"{length}{purpose}{queue}"
