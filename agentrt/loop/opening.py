@@ -7,6 +7,7 @@ from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
 from agentrt.conversation.open_calls import close_calls_in_doubt, forget_inner_calls, mark_resumed_calls
 from agentrt.conversation.progress import Origin
+from agentrt.conversation.question import forget_question
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ChainError, InvalidInputError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ToolResultEndEvent, UserInterruptEvent
@@ -129,6 +130,9 @@ async def _resume_again(agent: ReplyingAgent, run: ReplyRun, context: ReplyConte
         progress.record_event(event)
     mark_resumed_calls(run.toolkit, context)
     progress.note_resumed(context)
+    if context.parked:
+        forget_question(context)
+        progress.reopen(context)
     if agent.state_store is not None:
         await agent.save()
     return [resumption_event(agent, run, context.message)]

@@ -233,6 +233,26 @@ async def test_a_layer_may_resume_a_resumed_reply_again():
         assert rebuilt.content == message.content, layer.left_at
 
 
+async def test_a_reply_that_is_resumed_again_asks_again():
+    class LeavesAtQuestion(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            if not isinstance(input_kwargs["inputs"], Msg):
+                async for item in next_handler():
+                    if isinstance(item, RequireUserConfirmEvent):
+                        break
+            async for item in next_handler():
+                yield item
+
+    script = [[call("1", "careful", a=1)], [call("2", "careful", a=2)]]
+    agent = agent_of(script, FunctionTool(careful, ask=True), middlewares=[LeavesAtQuestion()])
+    asking = await items_of(agent, UserMsg("user", "go"))
+    confirmed = UserConfirmResultEvent(asking[0].reply_id, [ConfirmResult(True, each) for each in waiting(agent)])
+    *_, question, message = await items_of(agent, confirmed)
+    assert isinstance(question, RequireUserConfirmEvent)
+    assert question.seq == agent.waiting().seq
+    assert [each.id for each in question.tool_calls] == [each.id for each in message.get_content_blocks("tool_call")]
+
+
 @LAYERS
 async def test_a_listener_rebuilds_the_message_after_any_crash(layers):
     for cut in range(1, await events_of_a_life(layers) + 1):
