@@ -189,4 +189,8 @@ def fork_state(state: AgentState, new_id: str, messages: int | None = None) -> A
     last = state.last_reply
     if last is not None and not any(message.id == last.reply_id for message in context):
         last = None
-    return replace(state, session_id=new_id, context=context, reply_context=None, last_reply=last, revision=0)
+    # Whoever makes a copy wants to have it for longer.
+    labels = {name: value for name, value in state.labels.items() if EPHEMERAL.get(name) != value}
+    return replace(
+        state, session_id=new_id, context=context, reply_context=None, last_reply=last, labels=labels, revision=0
+    )

@@ -232,13 +232,15 @@ async def test_store_in_memory_leaves_saved_messages_alone():
 async def test_session_for_one_answer_is_removed_after_an_hour(store, monkeypatch):
     await store.save(AgentState(session_id="kept"))
     await store.save(AgentState(session_id="left", labels={"owner": "ann", **EPHEMERAL}))
+    await store.fork("left", "copy")  # to have it for longer
     message = AssistantMsg("assistant", [], id="r")
     reply = ReplyContext("r", message, 1, parked=True)
     await store.save(AgentState(session_id="waits", labels=EPHEMERAL, reply_context=reply))
     assert await store.expire() == 0
     monkeypatch.setattr("agentrt.state.store.time_ns", lambda: time_ns() + 3_601 * 10**9)
     assert await store.expire() == 1
-    assert [info.session_id for info in (await store.list()).sessions] == ["kept", "waits"]
+    assert [info.session_id for info in (await store.list()).sessions] == ["copy", "kept", "waits"]
+    assert (await store.load("copy")).labels == {"owner": "ann"}
 
 
 async def test_strings_such_as_nan_are_saved_as_strings(store):
