@@ -30,7 +30,7 @@ EXPECTED_OUTPUT = {
     "compiled_chains.py": (
         r"(?s)Agent 'assistant': the chains, .*  1\. RetryMiddleware .*  2\. RateLimitMiddleware .*"
         r"\nA wrong order: .*\nrefused: RetryMiddleware must wrap .*: put RetryMiddleware before "
-        r"RateLimitMiddleware; the whole right order is RetryMiddleware, RateLimitMiddleware, Shout, and .*\n"
+        r"RateLimitMiddleware; the correct order is RetryMiddleware, RateLimitMiddleware, Shout, and .*\n"
         r"\nA stream that breaks, .*\nPARIS IS COLD AND \nwithdrawn, and asked again: Transient\nPARIS IS SUNNY\.\n"
     ),
     "custom_agent.py": (

@@ -313,7 +313,7 @@ def test_first_calls_stay_within_the_limit_if_they_reserve(reserve: bool) -> Non
 
 async def test_reserving_for_a_model_of_unknown_length_is_refused() -> None:
     layer = RateLimitMiddleware(tokens_per_minute=10_000, reserve=True)
-    with pytest.raises(MiddlewareConfigError, match="how long an answer of 'scripted' may be: give the model max_tok"):
+    with pytest.raises(MiddlewareConfigError, match="needs the longest answer of 'scripted': give the model max_tok"):
         await Agent("a", model=ScriptedChatModel(["never"]), middlewares=[layer]).reply("go")
 
 
