@@ -97,15 +97,16 @@ class ReplyRun:
             )
         self.identities[key] = None
         identity: object = middleware.identify(self.agent)
-        texts = [text for item in identity.items() for text in item] if isinstance(identity, Mapping) else [None]
-        # Half characters could not be saved.
-        if not all(isinstance(text, str) and whole_characters(text) == text for text in texts):
-            raise ChainContractError(
-                f"{type(middleware).__name__}.identify() must return a dict of str by str, which is saved with the "
-                f"reply, not {repr_of(identity)}"
-            )
-        known = self.identities[key] = dict(identity)
-        return known
+        if isinstance(identity, Mapping):
+            texts = [text for item in identity.items() for text in item]
+            # Text with half of a surrogate pair could not be saved.
+            if all(isinstance(text, str) and whole_characters(text) == text for text in texts):
+                known = self.identities[key] = dict(identity)
+                return known
+        raise ChainContractError(
+            f"{type(middleware).__name__}.identify() must return a dict of str by str, which is saved with the "
+            f"reply, not {repr_of(identity)}"
+        )
 
     def new_id(self) -> str:
         """Return an id that nothing else in this reply has."""

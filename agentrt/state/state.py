@@ -521,8 +521,8 @@ def _find_culprit(state: AgentState) -> str:
     # The smallest parts come first, so that the first one that cannot be saved is named as exactly as possible.
     for holder in (state, state.reply_context):
         data = getattr(holder, "middleware_data", None)
-        for key in data if isinstance(data, dict) else ():
-            if not _can_be_saved(AgentState(middleware_data={key: data[key]}), {"middleware_data"}):
+        for key, value in data.items() if isinstance(data, dict) else ():
+            if not _can_be_saved(AgentState(middleware_data={key: value}), {"middleware_data"}):
                 return f"the data of the middleware {key!r:.100}"
     parts: list[tuple[Any, ...]] = []
     if isinstance(state.context, list):
