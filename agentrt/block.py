@@ -72,7 +72,7 @@ def new_name() -> str:
 def _name_maker() -> Callable[[], str]:
     import shortuuid  # not at the top: it loads `uuid`, which `import agentrt` need not wait for
 
-    return shortuuid.ShortUUID().uuid  # not that of the module, for which a program may set another alphabet
+    return shortuuid.ShortUUID().uuid  # not `shortuuid.uuid`: a program may change its alphabet
 
 
 class _ChosenByType:

@@ -472,7 +472,11 @@ class RequireUserConfirmEvent(AgentEvent):
 
     def deny(self, feedback: str | None = None, *calls: ToolCallBlock) -> "UserConfirmResultEvent":
         """Return the answer that denies these calls, or all if none is given; `feedback` tells the model why."""
-        _check_feedback(feedback)
+        if feedback is not None and not isinstance(feedback, str):
+            raise InvalidInputError(
+                f"deny(feedback) must be a str, which tells the model why, not {feedback!r:.100}: name the calls after "
+                f'it, as in question.deny("why", call)'
+            )
         denied = [ConfirmResult(False, replace(call), feedback=feedback) for call in self._chosen(calls)]
         return self._answer_with(denied)
 
@@ -519,12 +523,9 @@ class RequireExternalExecutionEvent(AgentEvent):
         `call` may be left out if only one waits.
         """
         call = _only_call(self.tool_calls, call)
-        output: Any = value if isinstance(value, str) or _holds_blocks(value) else _json_of(value)
+        holds_blocks = isinstance(value, list) and all(isinstance(item, (TextBlock, DataBlock)) for item in value)
+        output: Any = value if isinstance(value, str) or (value and holds_blocks) else _json_of(value)
         return ExternalExecutionResultEvent(self.reply_id, [ToolResultBlock(call.id, call.name, output)])
-
-
-def _holds_blocks(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, (TextBlock, DataBlock)) for item in value)
 
 
 def _only_call(asked: Sequence[ToolCallBlock], call: ToolCallBlock | None) -> ToolCallBlock:
@@ -539,14 +540,6 @@ def _only_call(asked: Sequence[ToolCallBlock], call: ToolCallBlock | None) -> To
         if known.id == getattr(call, "id", None):  # of any object: the error below names it
             return known
     raise InvalidInputError(f"{call!r:.200} is not one of the question's tool_calls: {[call.id for call in asked]}")
-
-
-def _check_feedback(feedback: object) -> None:
-    if feedback is not None and not isinstance(feedback, str):
-        raise InvalidInputError(
-            f"deny(feedback) must be a str, which tells the model why, not {feedback!r:.100}: name the calls after it, "
-            f'as in question.deny("why", call)'
-        )
 
 
 def _json_of(value: object) -> str:

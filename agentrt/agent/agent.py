@@ -32,7 +32,7 @@ from agentrt.concurrency.event_loop import in_event_loop
 from agentrt.concurrency.interrupt import InterruptResult
 from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt.conversation.emission import emitting_hooks
-from agentrt.conversation.final_message import check_form
+from agentrt.conversation.final_message import check_final_message
 from agentrt.conversation.inputs import (
     ANSWERS,
     AgentInput,
@@ -400,7 +400,7 @@ class Agent(ReActAgentBase):
     ) -> Msg:
         """Answer with the final message; see `reply_stream`.
 
-        Raises `StructuredOutputError` where no answer fits the `structured_schema`.
+        Raises `StructuredOutputError` if no answer fits the `structured_schema`.
 
         To `super().reply()` in a subclass, other `deps` than those of the reply may be given, for its tools and hooks.
         """
@@ -414,7 +414,7 @@ class Agent(ReActAgentBase):
         else:
             claim, taken, form = self._take_request(inputs, structured_schema, reply_id, 0)
             message = await finish_reply(self, claim, taken, form, deps)
-        return check_form(message, self.react_config)
+        return check_final_message(message, self.react_config)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
         """Answer with the final message, as `reply` does, and let those who subscribed to this agent observe it.

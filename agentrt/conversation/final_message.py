@@ -9,7 +9,7 @@ from agentrt.message import DataBlock, Msg, TextBlock, ToolCallBlock, copy_block
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason, ReActConfig
 
-__all__ = ["check_form", "end_error", "final_message"]
+__all__ = ["check_final_message", "end_error", "final_message"]
 
 _LAST_WORDS: dict[FinishedReason, str] = {
     "exceed_max_iters": "I used up the rounds that I have for one reply and could not finish.",
@@ -35,9 +35,9 @@ def end_error(context: ReplyContext, reason: FinishedReason) -> str | None:
     return f"none of {task.attempts} answers fits the structured_schema; the last one: {task.misfit}"
 
 
-def check_form(message: Msg, config: ReActConfig) -> Msg:
-    """Return the message that a caller gets; raises `StructuredOutputError` for one that none of the answers fitted."""
-    # The schema is not asked for: a resumed reply has it in its state.
+def check_final_message(message: Msg, config: ReActConfig) -> Msg:
+    """Return the message; raises `StructuredOutputError` if no answer of its reply fits the schema."""
+    # By the message alone: the caller of a resumed reply may not have the schema.
     is_misfit = message.finished_reason in _MISFIT_REASONS and message.error is not None
     if config.raise_form_errors and is_misfit and message.structured_output is None:
         raise StructuredOutputError(

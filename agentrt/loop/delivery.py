@@ -312,7 +312,7 @@ class Delivery:
         # Of the sub-agents' events only the ends, without text: layers of this reply have not seen the others.
         for event in run.mailbox.take():
             if isinstance(event, SubagentEndEvent):
-                # Of a sub-agent of this reply, it also says what that has used.
+                # Recorded, since it has the usage of the sub-agent.
                 yield progress.record_event(event)
             elif isinstance(event, _CLOSING_EVENTS) and event.reply_id != run.id and not getattr(event, "text", None):
                 yield event

@@ -36,7 +36,7 @@ def _join_content(pieces: Sequence[ChatResponse]) -> list[ContentBlock]:
         text: object = _piece_text(block)
         place = None
         if not isinstance(text, str):
-            text = ""  # a mistake of the model stays for whatever reads the answer, which repairs or refuses it
+            text = ""  # left as it is, for the reader of the answer to repair or refuse
         elif isinstance(block, (ToolCallBlock, DataBlock)):
             place = places.setdefault(block.id, len(blocks))
         elif isinstance(block, (TextBlock, ThinkingBlock)) and blocks and type(blocks[-1]) is type(block):

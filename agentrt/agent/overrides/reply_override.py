@@ -15,7 +15,7 @@ from agentrt.concurrency.background_task import BackgroundTask
 from agentrt.concurrency.interrupt import Interrupted
 from agentrt.concurrency.mailbox import Mailbox
 from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.final_message import check_form
+from agentrt.conversation.final_message import check_final_message
 from agentrt.conversation.open_calls import drain_and_close
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
@@ -55,7 +55,7 @@ class OverriddenLoopReply(OverriddenMethod):
             # By the names of `reply_stream`; those that it does not have are its own errors.
             values = {self.key_of(name): value for name, value in kwargs.items()}
             message = await agent.reply_stream(*args, **values, yield_final_msg=True).drain()
-            return check_form(message, agent.react_config)
+            return check_final_message(message, agent.react_config)
 
         return entry
 

@@ -30,8 +30,6 @@ from agentrt.serving.submission import read_status, submit_answer, submit_messag
 __all__ = ["AgUi"]
 
 _logger = logging.getLogger("agentrt")
-_Answer = UserConfirmResultEvent | ExternalExecutionResultEvent
-_Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
 
 
 class _Run(NamedTuple):
@@ -141,7 +139,10 @@ def _latest_reply(state: AgentState) -> Msg | None:
     return next((message for message in reversed(state.context) if last and message.id == last.reply_id), None)
 
 
-def _answers(answer: _Answer, question: _Question) -> bool:
+def _answers(
+    answer: UserConfirmResultEvent | ExternalExecutionResultEvent,
+    question: RequireUserConfirmEvent | RequireExternalExecutionEvent,
+) -> bool:
     """Say whether the answer is to this question, and not a repeated one to an earlier question of the reply."""
     if isinstance(answer, ExternalExecutionResultEvent):
         answered = {result.id for result in answer.execution_results}

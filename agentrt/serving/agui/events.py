@@ -235,12 +235,15 @@ class RunTranslator:
         outcome = "suspended" if event.state == ToolResultState.RUNNING else "success"
         yield {"type": "SUBAGENT_FINISHED", "subagentRunId": event.child_reply_id, "outcome": {"type": outcome}}
 
-    def _is_answered(self, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> bool:
-        return all(call.id in self._answered for call in event.tool_calls)
+    def _skip_answered(self, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> bool:
+        """Say whether an earlier run asked this, and leave what was used until then to that run."""
+        if not all(call.id in self._answered for call in event.tool_calls):
+            return False
+        self._used_before = self._message.usage or ChatUsage()
+        return True
 
     def _ask(self, event: RequireUserConfirmEvent) -> Iterator[_RunEvent]:
-        if self._is_answered(event):
-            self._used_before = self._message.usage or ChatUsage()  # which came in the run before
+        if self._skip_answered(event):
             return
         interrupts = []
         for call in event.tool_calls:
@@ -258,8 +261,7 @@ class RunTranslator:
         yield from self._finish("waiting", {"type": "interrupt", "interrupts": interrupts})
 
     def _hand_out(self, event: RequireExternalExecutionEvent) -> Iterator[_RunEvent]:
-        if self._is_answered(event):
-            self._used_before = self._message.usage or ChatUsage()  # which came in the run before
+        if self._skip_answered(event):
             return
         # The list must agree with the run, which may have begun after the call.
         pending = [call.id for call in event.tool_calls if call.id in self._started_calls]

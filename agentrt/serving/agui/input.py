@@ -120,20 +120,20 @@ class RunInput(NamedTuple):
         return last.get("role") == "tool" and str(last.get("toolCallId")) in calls
 
     def _decisions(self, question: object, reply: Msg | None) -> UserConfirmResultEvent:
-        asked = [] if reply is None else [(reply.id, reply.get_content_blocks("tool_call"))]
+        questions = [] if reply is None else [(reply.id, reply.get_content_blocks("tool_call"))]
         if isinstance(question, RequireUserConfirmEvent):
-            asked.append((question.reply_id, question.tool_calls))
-        if not asked:
+            questions.append((question.reply_id, question.tool_calls))
+        if not questions:
             raise ApiError(409, "not_waiting", "the session does not wait for the user's approval")
         # By the reply's id too, so that an answer to an older question does not fit.
-        calls = {approval_id(reply_id, call.id): call for reply_id, tool_calls in asked for call in tool_calls}
+        calls = {approval_id(reply_id, call.id): call for reply_id, tool_calls in questions for call in tool_calls}
         results = []
         for number, entry in enumerate(self.resume):
             call = calls.get(str(entry.get("interruptId")))
             if call is None:
                 raise ApiError(409, "unknown_call", f"'resume[{number}].interruptId' is not what the session waits for")
             results.append(self._decision(call, entry, f"resume[{number}]"))
-        return UserConfirmResultEvent(asked[-1][0], results)
+        return UserConfirmResultEvent(questions[-1][0], results)
 
     def _decision(self, call: ToolCallBlock, entry: dict[str, Any], place: str) -> ConfirmResult:
         if entry.get("status") == "cancelled":
