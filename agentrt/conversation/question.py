@@ -39,7 +39,7 @@ async def park(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext) -> li
 
 
 def forget_question(context: ReplyContext) -> None:
-    """Have what the reply waits for asked once more, since its listener may not have got the question."""
+    """Have the pending question asked once more, since its listener may not have received it."""
     for call, decision, _ in asked_calls(context):
         call.state, decision.asked_seq = ToolCallState.PENDING, 0
 
