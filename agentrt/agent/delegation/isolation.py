@@ -132,9 +132,11 @@ def renew_permissions(
 def config_of_delegate(own: ReActConfig, root: ReActConfig | None) -> ReActConfig:
     """Return the limits of a sub-agent's reply.
 
-    The depth is the root's. Answers have come through the root's reply, which has looked at how late they are.
+    The depth is the root's. Answers have come through the root's reply, which has looked at how late they are. What the
+    supervisor's model learns of an answer without its form is the same, whether the reply is streamed or awaited.
     """
-    return replace(own, answer_within=_FOR_EVER, max_depth=own.max_depth if root is None else root.max_depth)
+    depth = own.max_depth if root is None else root.max_depth
+    return replace(own, answer_within=_FOR_EVER, max_depth=depth, raise_form_errors=False)
 
 
 def config_of_root(context: ToolContext) -> ReActConfig | None:

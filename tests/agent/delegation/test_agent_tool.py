@@ -457,6 +457,20 @@ async def test_a_child_that_is_stopped_closes_all_it_has_begun(where: str, stopp
     assert replies == ["interrupted"] * 2 + ["interrupted" if stopped_by == "interrupt" else "completed"]
 
 
+async def test_result_without_its_form_is_the_same_streamed_and_awaited() -> None:
+    results = []
+    for is_seen in (True, False):
+        critic = agent_of("critic", ["No form."] * 3)
+        boss = agent_of("boss", [[call("1", "critic", query="x")], "Done."], critic.as_tool("Judges.", output=dict))
+        if is_seen:
+            await boss.reply_stream("go").drain()
+        else:
+            await boss.reply("go")
+        results.append(results_of(boss)["1"])
+    assert results[0].metadata == results[1].metadata
+    assert results[0].metadata["error"] == "max_form_attempts"
+
+
 async def test_a_cycle_of_agents_ends_in_a_denied_result() -> None:
     me = agent_of("me", [])
     me.model = agent_of("x", [lambda messages, tools: [call("1", "me", query="again")] if tools else "x"] * 30).model
