@@ -42,7 +42,8 @@ async def take_snapshot(
     kept = find_reply(state, reply_id, agent.name)
     if last is not None and last.reply_id == reply_id:
         state.reply_context = None  # of the next reply; this copy of the state is never saved
-        message = await conversation.reply(reply_id=reply_id)  # which only repeats it
+        # Which only repeats it, whether it has the form that was asked for or not.
+        message = await conversation.reply_stream(reply_id=reply_id, yield_final_msg=True).drain()
         kept = kept or message
     elif kept is None:
         return None

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from agentrt import Agent, AgentState, Msg
-from agentrt.errors import ConfigError, InvalidInputError, QueueFull, ResumeError, UsageError
+from agentrt.errors import ConfigError, InvalidInputError, QueueFull, ResumeError, StructuredOutputError, UsageError
 from agentrt.event import (
     ReplyEndEvent,
     RequireUserConfirmEvent,
@@ -435,3 +435,13 @@ async def test_values_that_no_database_holds_are_refused(sqlite):
             runner.every(60, "s", UserInterruptEvent("r"))
         with pytest.raises(ResumeError, match="has no reply 'nobody'"):
             await runner.answer("s", UserInterruptEvent("nobody"))
+
+
+async def test_reply_without_its_form_is_read_as_it_ended():
+    store = InMemoryStateStore()
+    agent = make_agent(model=ScriptedChatModel(["No form."] * 3), state=AgentState(session_id="s"), state_store=store)
+    with pytest.raises(StructuredOutputError) as caught:
+        await agent.reply("go", dict, reply_id="r")
+    async with work(Runner(make_agent(), store)) as runner:
+        message = await runner.handle("s", "r").result()
+    assert message.finished_reason == caught.value.final_message.finished_reason == "exceed_max_form_attempts"
