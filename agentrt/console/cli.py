@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from difflib import get_close_matches
 from functools import partial
 from importlib.util import find_spec
@@ -16,8 +16,9 @@ from anyio.from_thread import start_blocking_portal
 import agentrt
 from agentrt.agent import Agent
 from agentrt.console.chat import Chat
+from agentrt.console.inspection.chains import print_chains
 from agentrt.console.session import SessionFile
-from agentrt.console.specs import load_mcp_servers, load_model, load_toolkit
+from agentrt.console.specs import SYSTEM_PROMPT, load_chat_agent
 from agentrt.errors import AgentRTError, ConfigError, UsageError
 from agentrt.model import RulesChatModel
 from agentrt.text import escape_controls
@@ -31,6 +32,15 @@ _RUNNER_OPTIONS = ("--store", "--concurrency", "--drain-seconds")
 _WORKER_OPTIONS = (*_RUNNER_OPTIONS, "--backend")
 _SERVE_OPTIONS = (*_RUNNER_OPTIONS, "--host", "--port", "--token-file", "--no-studio")
 _MCP_OPTIONS = (*_RUNNER_OPTIONS, "--backend", "--description")
+_EXPLAIN_OPTIONS = ("--check", "--format")
+_SESSIONS_OPTIONS = ("--store", "--agent", "--prefix")
+_AGENT_HELP = "an Agent or a Runner, in a module that may be in the current folder"
+_STORE_HELP = "where the sessions are: sqlite:agent.db, file:sessions, postgresql://host/database or redis://host"
+_EXPLAIN = (
+    "Print the compiled chains of an agent, outermost layer first. With --check compare them with a file, print what "
+    "differs, and exit with 1 if anything does. An agent that cannot be built exits with 2."
+)
+_SESSIONS = "List, show or delete the sessions of a store. A session that does not exist exits with 1."
 _WORKER = (
     "Run what is submitted to a runner, until SIGTERM or Ctrl-C; a second signal leaves what still runs to the next "
     "worker at once. What a worker that died has left is resumed."
@@ -87,35 +97,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("agentrt", description="A runtime for LLM agents.")
     parser.add_argument("--version", action="version", version=f"agentrt {agentrt.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    chat = commands.add_parser("chat", help="talk to an agent", description=_DESCRIPTION)
-    chat.add_argument("--version", action="version", version=f"agentrt {agentrt.__version__}")
-    chat.add_argument(
-        "--model",
-        metavar="SPEC",
-        help="openai:gpt-5-mini, ollama:qwen3, rules (offline), ..., or module:name for a model of yours; without it, "
-        "what AGENTRT_MODEL names, or the provider whose key is in the environment, or else the offline rules",
-    )
-    chat.add_argument(
-        "--tools",
-        metavar="MODULE:NAME",
-        action="append",
-        default=[],
-        help="a function, a list of tools or a Toolkit, in a module that may be in the current folder; or 'folder' for "
-        "tools that only read the current folder, which the offline rules have unless this option names others; may "
-        "be repeated",
-    )
-    chat.add_argument(
-        "--mcp",
-        metavar="SERVER",
-        action="append",
-        default=[],
-        help="the tools of an MCP server: a command in quotes, a URL, or a .json file with mcpServers; may be given "
-        "several times",
-    )
-    chat.add_argument("--system", metavar="TEXT", default="You are a helpful assistant.", help="the system prompt")
-    chat.add_argument("--session", metavar="FILE", help="keep the conversation in this file, and continue it")
-    chat.add_argument("--no-color", action="store_true", help="plain text; so does NO_COLOR in the environment")
-    chat.set_defaults(run=_chat, refuse=partial(_refuse_arguments, chat, _CHAT_OPTIONS))
+    _add_chat_options(commands.add_parser("chat", help="talk to an agent", description=_DESCRIPTION))
     worker = commands.add_parser("worker", help="run what is submitted to a runner", description=_WORKER)
     _add_runner_options(worker, "the agent's own store")
     _add_backend_option(worker)
@@ -136,7 +118,68 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_backend_option(mcp)
     mcp.add_argument("--description", metavar="TEXT", help="what the agent is for, by which models choose its tool")
     mcp.set_defaults(run=_serve_mcp, refuse=partial(_refuse_arguments, mcp, _MCP_OPTIONS), drain_seconds=0.0)
+    explain = commands.add_parser("explain", help="print or check the chains of an agent", description=_EXPLAIN)
+    explain.add_argument("agent", metavar="MODULE:NAME", help=_AGENT_HELP)
+    explain.add_argument("--check", metavar="FILE", help="compare with what this command has printed into a file")
+    explain.add_argument("--format", choices=["text", "json", "mermaid"], default="text", help="(%(default)s)")
+    explain.set_defaults(run=print_chains, refuse=partial(_refuse_arguments, explain, _EXPLAIN_OPTIONS))
+    _add_sessions_parsers(commands.add_parser("sessions", help="list, show or delete sessions", description=_SESSIONS))
     return parser
+
+
+def _add_chat_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--version", action="version", version=f"agentrt {agentrt.__version__}")
+    parser.add_argument(
+        "agent",
+        metavar="MODULE:NAME",
+        nargs="?",
+        help=f"{_AGENT_HELP}; without it, an assistant that the options describe",
+    )
+    parser.add_argument(
+        "--model",
+        metavar="SPEC",
+        help="openai:gpt-5-mini, ollama:qwen3, rules (offline), ..., or module:name for a model of yours; without it, "
+        "what AGENTRT_MODEL names, or the provider whose key is in the environment, or else the offline rules",
+    )
+    parser.add_argument(
+        "--tools",
+        metavar="MODULE:NAME",
+        action="append",
+        default=[],
+        help="a function, a list of tools or a Toolkit, in a module that may be in the current folder; or 'folder' for "
+        "tools that only read the current folder, which the offline rules have unless this option names others; may "
+        "be repeated",
+    )
+    parser.add_argument(
+        "--mcp",
+        metavar="SERVER",
+        action="append",
+        default=[],
+        help="the tools of an MCP server: a command in quotes, a URL, or a .json file with mcpServers; may be given "
+        "several times",
+    )
+    parser.add_argument("--system", metavar="TEXT", help=f"the system prompt ({SYSTEM_PROMPT})")
+    parser.add_argument("--session", metavar="FILE", help="keep the conversation in this file, and continue it")
+    parser.add_argument("--no-color", action="store_true", help="plain text; so does NO_COLOR in the environment")
+    parser.set_defaults(run=_chat, refuse=partial(_refuse_arguments, parser, _CHAT_OPTIONS))
+
+
+def _add_sessions_parsers(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    for action, purpose in {
+        "list": "list the sessions: last saved, status, finished messages, id and labels",
+        "show": "print the messages of sessions",
+        "delete": "delete sessions, without asking",
+    }.items():
+        subparser = actions.add_parser(action, help=purpose, description=f"{purpose.capitalize()}.")
+        source = subparser.add_mutually_exclusive_group(required=True)
+        source.add_argument("--store", metavar="URL", help=_STORE_HELP)
+        source.add_argument("--agent", metavar="MODULE:NAME", help="an agent with a store of its own")
+        if action == "list":
+            subparser.add_argument("--prefix", metavar="TEXT", default="", help="only ids that begin with it")
+        else:
+            subparser.add_argument("ids", metavar="ID", nargs="+", help="the id of a session")
+        subparser.set_defaults(run=_sessions, refuse=partial(_refuse_arguments, subparser, _SESSIONS_OPTIONS))
 
 
 def _add_backend_option(parser: argparse.ArgumentParser) -> None:
@@ -146,15 +189,8 @@ def _add_backend_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_runner_options(parser: argparse.ArgumentParser, default_store: str) -> None:
-    parser.add_argument(
-        "agent", metavar="MODULE:NAME", help="an Agent or a Runner, in a module that may be in the current folder"
-    )
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help="where the sessions are: sqlite:agent.db, file:sessions, postgresql://host/database or redis://host; "
-        f"without it, {default_store}",
-    )
+    parser.add_argument("agent", metavar="MODULE:NAME", help=_AGENT_HELP)
+    parser.add_argument("--store", metavar="URL", help=f"{_STORE_HELP}; without it, {default_store}")
     parser.add_argument("--concurrency", metavar="N", type=int, help="how many replies run at a time (50)")
     parser.add_argument(
         "--drain-seconds", metavar="S", type=float, help="how long replies may run on after the signal to stop (30)"
@@ -189,6 +225,12 @@ def _serve_mcp(options: argparse.Namespace) -> int:
     return serve_mcp(options)
 
 
+def _sessions(options: argparse.Namespace) -> int:
+    from agentrt.console.inspection.sessions import run_sessions  # which knows all stores
+
+    return run_sessions(options)
+
+
 def _chat(options: argparse.Namespace) -> int:
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # `input` wants one, until the program ends
@@ -198,41 +240,36 @@ def _chat(options: argparse.Namespace) -> int:
                 f"the standard {name.removeprefix('std')}put is closed: redirect it, for example to {os.devnull}"
             )
     session = SessionFile(options.session) if options.session is not None else None
-    model = load_model(options.model)
-    default_tools = ["folder"] if isinstance(model, RulesChatModel) else []
-    agent = Agent(
-        "assistant",
-        options.system,
-        model,
-        load_toolkit(options.tools or default_tools),
-        tools=load_mcp_servers(options.mcp),
-        state=session.read() if session else None,
-        state_store=session,
-    )
+    agent = load_chat_agent(options, session)
     if hasattr(sys.stdin, "reconfigure"):
         sys.stdin.reconfigure(errors="replace")  # input in another encoding must not end the conversation
     logger = logging.getLogger("agentrt")
     if not logger.handlers:
         logger.addHandler(_StderrHandler())
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    is_chosen = options.model is not None or os.environ.get("AGENTRT_MODEL")
-    if not in_terminal and isinstance(model, RulesChatModel) and not is_chosen:
+    is_chosen = options.agent or options.model is not None or os.environ.get("AGENTRT_MODEL")
+    if not in_terminal and isinstance(agent.model, RulesChatModel) and not is_chosen:
         _print_to_stderr(f"{_OFFLINE} {', '.join(_REAL_MODELS)}")  # the rules were not asked for
-    with start_blocking_portal(name="agentrt") as portal, portal.wrap_async_context_manager(agent):
+    with start_blocking_portal(name="agentrt") as portal, ExitStack() as stack:
+        store: object = agent.state_store
+        if isinstance(store, AbstractAsyncContextManager):
+            stack.enter_context(portal.wrap_async_context_manager(store))
+        stack.enter_context(portal.wrap_async_context_manager(agent))
         if in_terminal:
-            _print_banner(agent)  # with the tools of servers, which are known by now
+            _print_banner(agent, is_own=options.agent is not None)  # with the tools of servers, which are known by now
         is_whole = Chat(agent, portal, color=not options.no_color).run()
     sys.stdout.flush()
     return 0 if is_whole or in_terminal else 1  # the user at a terminal has seen the error
 
 
-def _print_banner(agent: Agent) -> None:
-    tools = ", ".join(agent.toolkit.names()) or "none (--tools folder lets it read this folder)"
+def _print_banner(agent: Agent, *, is_own: bool) -> None:
+    hint = "" if is_own else " (--tools folder lets it read this folder)"
+    tools = ", ".join(agent.toolkit.names()) or f"none{hint}"
     messages = len(agent.state.context)
     continued = f", {messages} messages so far" if messages else ""
     words = f"Model: {agent.model.model}. Tools: {tools}{continued}. /help tells more."
     print(escape_controls(f"agentrt {agentrt.__version__}. {words}"))
-    if isinstance(agent.model, RulesChatModel):
+    if isinstance(agent.model, RulesChatModel) and not is_own:
         print(_OFFLINE, *_REAL_MODELS, sep="\n  ")
 
 

@@ -1,5 +1,6 @@
 """Tools and models that are named on a command line, as `module:name`."""
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -9,14 +10,25 @@ from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any
 
-from agentrt.agent import AgentBase
+from agentrt.agent import Agent, AgentBase
 from agentrt.console.folder_tools import folder_tools
+from agentrt.console.session import SessionFile
 from agentrt.errors import ConfigError
 from agentrt.model import ChatModelBase, RulesChatModel
 from agentrt.tool import MCPToolset, Toolkit
 
-__all__ = ["load_mcp_servers", "load_model", "load_object", "load_toolkit"]
+__all__ = [
+    "SYSTEM_PROMPT",
+    "load_agent",
+    "load_chat_agent",
+    "load_mcp_servers",
+    "load_model",
+    "load_object",
+    "load_toolkit",
+]
 
+SYSTEM_PROMPT = "You are a helpful assistant."
+"""The system prompt of a chat without an agent of the user's."""
 _TOOLS_EXAMPLE = "my_tools:search; or folder, for tools that only read the current folder"
 
 
@@ -40,6 +52,49 @@ def load_toolkit(specs: Sequence[str]) -> Toolkit:
             f"only one of {', '.join(specs)} may be a Toolkit: name lists of tools, or one Toolkit with all of them"
         )
     return (toolkits[0] if toolkits else Toolkit()).with_tools(tools)
+
+
+def load_agent(spec: str) -> Agent:
+    """Return the `Agent` that "module:name" names, or that of the runner which it names."""
+    loaded = load_object(spec, example="app:agent")
+    if isinstance(loaded, Agent):
+        return loaded
+    from agentrt.runner.base import RunnerBase  # a chat needs none otherwise
+
+    if isinstance(loaded, RunnerBase):
+        return loaded.agent
+    raise ConfigError(f"{spec!r} must name an Agent or a Runner, not {loaded!r:.200}")
+
+
+def load_chat_agent(options: argparse.Namespace, session: SessionFile | None) -> Agent:
+    """Return the agent that `options.agent` names, or an assistant that the other options describe.
+
+    It continues the conversation in the session file, and saves to it. Raises `ConfigError` for options that would
+    change an agent of the user's.
+    """
+    state = session.read() if session is not None else None
+    if options.agent is None:
+        model = load_model(options.model)
+        default_tools = ["folder"] if isinstance(model, RulesChatModel) else []
+        return Agent(
+            "assistant",
+            SYSTEM_PROMPT if options.system is None else options.system,
+            model,
+            load_toolkit(options.tools or default_tools),
+            tools=load_mcp_servers(options.mcp),
+            state=state,
+            state_store=session,
+        )
+    surplus = [f"--{name}" for name in ("model", "tools", "mcp", "system") if getattr(options, name) not in (None, [])]
+    if surplus:
+        raise ConfigError(
+            f"{options.agent!r} has a model, tools and a system prompt of its own: leave out {' and '.join(surplus)}"
+        )
+    agent = load_agent(options.agent)
+    agent.set_console_output_enabled(False)  # the chat shows its replies
+    if session is not None:
+        agent.state_store = session
+    return agent if state is None else agent.with_state(state)
 
 
 def load_mcp_servers(specs: Sequence[str]) -> list[MCPToolset]:
