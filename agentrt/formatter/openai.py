@@ -56,7 +56,7 @@ def format_openai(
     last_of_user = len(messages)
     if reasoning:
         last_of_user = max(
-            (n for n, msg in enumerate(messages) if msg.role == "user" and not (_is_hint(msg) or _is_results(msg))),
+            (n for n, msg in enumerate(messages) if msg.role == "user" and _has_words_of_user(msg)),
             default=-1,
         )
     formatted: list[JSONObject] = []
@@ -77,10 +77,9 @@ def format_openai(
     return formatted
 
 
-def _is_results(msg: Msg) -> bool:
-    """Say whether the message holds results of tools alone, which other programs keep in the user's name."""
-    blocks = msg.get_content_blocks() if msg.has_content_blocks("tool_result") else []
-    return bool(blocks) and all(isinstance(block, ToolResultBlock) for block in blocks)
+def _has_words_of_user(msg: Msg) -> bool:
+    """Return whether a message is more than hints, or results of tools, which some programs keep in the user's name."""
+    return not (_is_hint(msg) or all(isinstance(block, ToolResultBlock) for block in msg.get_content_blocks()))
 
 
 def _is_hint(msg: Msg) -> bool:

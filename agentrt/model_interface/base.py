@@ -234,7 +234,7 @@ class ChatModelBase:
             self._refuse_unsupported(messages, tools or (), tool_choice)
         answer: Any = self._call(messages, tools, tool_choice)
         # What cannot be awaited is refused by the agent, which names the model.
-        return answer if self._completes_streams or not hasattr(answer, "__await__") else _complete(answer)
+        return answer if self._completes_streams or not hasattr(answer, "__await__") else CompletedStream.around(answer)
 
     def _refuse_unsupported(
         self, messages: Sequence[Msg], tools: Sequence[JSONSchema], tool_choice: ToolChoice | None
@@ -275,9 +275,3 @@ class ChatModelBase:
 
     async def aclose(self) -> None:
         """Close what the model holds open: nothing, unless a subclass overrides this."""
-
-
-async def _complete(answer: Awaitable[Any]) -> Any:
-    result = await answer
-    is_stream = not isinstance(result, ChatResponse) and hasattr(result, "__aiter__") and hasattr(result, "aclose")
-    return CompletedStream(result) if is_stream else result

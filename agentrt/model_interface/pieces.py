@@ -1,7 +1,7 @@
 """Joins the pieces of a streamed answer into the whole one."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +86,13 @@ class CompletedStream:
         self._stream = stream
         self._steps = aiter(stream)
         self._pieces: list[ChatResponse] = []
+
+    @classmethod
+    async def around(cls, answer: Awaitable[Any]) -> Any:
+        """Return what the model answers, in a stream of this kind if it streams."""
+        result = await answer
+        is_stream = not isinstance(result, ChatResponse) and hasattr(result, "__aiter__") and hasattr(result, "aclose")
+        return cls(result) if is_stream else result
 
     @property
     def ag_running(self) -> bool:
