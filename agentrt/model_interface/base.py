@@ -234,7 +234,7 @@ class ChatModelBase:
             self._refuse_unsupported(messages, tools or (), tool_choice)
         answer: Any = self._call(messages, tools, tool_choice)
         # What cannot be awaited is refused by the agent, which names the model.
-        return answer if self._completes_streams or not hasattr(answer, "__await__") else CompletedStream.around(answer)
+        return answer if self._completes_streams or not hasattr(answer, "__await__") else CompletedStream.wrap(answer)
 
     def _refuse_unsupported(
         self, messages: Sequence[Msg], tools: Sequence[JSONSchema], tool_choice: ToolChoice | None

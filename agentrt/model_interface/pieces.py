@@ -88,7 +88,7 @@ class CompletedStream:
         self._pieces: list[ChatResponse] = []
 
     @classmethod
-    async def around(cls, answer: Awaitable[Any]) -> Any:
+    async def wrap(cls, answer: Awaitable[Any]) -> Any:
         """Return what the model answers, in a stream of this kind if it streams."""
         result = await answer
         is_stream = not isinstance(result, ChatResponse) and hasattr(result, "__aiter__") and hasattr(result, "aclose")
