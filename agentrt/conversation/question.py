@@ -13,7 +13,7 @@ from agentrt.event import (
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState, copy_block
 from agentrt.state import ReplyContext
 
-__all__ = ["forget_question", "open_question", "park", "question_message"]
+__all__ = ["open_question", "park", "question_message"]
 
 _ASKING, _SUBMITTED = ToolCallState.ASKING, ToolCallState.SUBMITTED
 
@@ -36,12 +36,6 @@ async def park(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext) -> li
     await agent.save()
     progress.mark_saved()
     return events
-
-
-def forget_question(context: ReplyContext) -> None:
-    """Have the pending question asked once more, since its listener may not have received it."""
-    for call, decision, _ in asked_calls(context):
-        call.state, decision.asked_seq = ToolCallState.PENDING, 0
 
 
 def open_question(context: ReplyContext | None) -> QuestionEvent | None:

@@ -5,9 +5,8 @@ from typing import Any
 
 from agentrt.conversation.conversation import ReplyingAgent
 from agentrt.conversation.inputs import ANSWERS, as_messages, check_content
-from agentrt.conversation.open_calls import close_calls_in_doubt, forget_inner_calls, mark_resumed_calls
+from agentrt.conversation.open_calls import asked_calls, close_calls_in_doubt, forget_inner_calls, mark_resumed_calls
 from agentrt.conversation.progress import Origin
-from agentrt.conversation.question import forget_question
 from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ChainError, InvalidInputError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ToolResultEndEvent, UserInterruptEvent
@@ -15,7 +14,7 @@ from agentrt.hooks import ReplyInput
 from agentrt.loop.outcome import begin_context, forget_unfinished_round, resumption_event, start_event
 from agentrt.loop.resume import apply_answer, reply_to_resume
 from agentrt.loop.structured_output import require_structured_output, restore_form
-from agentrt.message import APPLY, Msg
+from agentrt.message import APPLY, Msg, ToolCallState
 from agentrt.state import ReplyContext
 
 __all__ = ["check_has_something", "open_reply"]
@@ -131,7 +130,8 @@ async def _resume_again(agent: ReplyingAgent, run: ReplyRun, context: ReplyConte
     mark_resumed_calls(run.toolkit, context)
     progress.note_resumed(context)
     if context.parked:
-        forget_question(context)
+        for call, decision, _ in asked_calls(context):  # asked again, since the listener may not have got the question
+            call.state, decision.asked_seq = ToolCallState.PENDING, 0
         progress.reopen(context)
     if agent.state_store is not None:
         await agent.save()

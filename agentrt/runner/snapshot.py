@@ -1,6 +1,6 @@
 """What the saved state says of one reply, for those who did not see its events."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from agentrt.agent import Agent
 from agentrt.event import AnyEvent, ReplyEndEvent
@@ -43,7 +43,7 @@ async def take_snapshot(
     if last is not None and last.reply_id == reply_id:
         state.reply_context = None  # of the next reply; this copy of the state is never saved
         # Which only repeats it, whether it has the form that was asked for or not.
-        message = await conversation.reply_stream(reply_id=reply_id, yield_final_msg=True).drain()
+        message: Any = await conversation.reply_stream(reply_id=reply_id, yield_final_msg=True).drain()
         kept = kept or message
     elif kept is None:
         return None

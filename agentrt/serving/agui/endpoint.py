@@ -12,12 +12,6 @@ from starlette.types import ASGIApp
 
 from agentrt import AgentState, Msg
 from agentrt.errors import AgentRTError, UsageError
-from agentrt.event import (
-    ExternalExecutionResultEvent,
-    RequireExternalExecutionEvent,
-    RequireUserConfirmEvent,
-    UserConfirmResultEvent,
-)
 from agentrt.runner import ReplyHandle
 from agentrt.serving.agui.events import RunTranslator
 from agentrt.serving.agui.input import RunInput, no_new_message
@@ -83,7 +77,8 @@ class AgUi:
         answer = run_input.answer_to(question, reply)
         if answer is not None:
             handle = await submit_answer(visitor, run_input.thread_id, answer)
-            if question is None or not _answers(answer, question):
+            answered = run_input.answered_calls(answer.reply_id)
+            if question is None or answered.isdisjoint(call.id for call in question.tool_calls):
                 return _Run(handle, 0, None, is_repeated=True)
             # The client has read what came before its answer, and a snapshot has to repeat it.
             context = None if state is None else state.reply_context
@@ -137,15 +132,3 @@ def _latest_reply(state: AgentState) -> Msg | None:
         return state.reply_context.message
     last = state.last_reply
     return next((message for message in reversed(state.context) if last and message.id == last.reply_id), None)
-
-
-def _answers(
-    answer: UserConfirmResultEvent | ExternalExecutionResultEvent,
-    question: RequireUserConfirmEvent | RequireExternalExecutionEvent,
-) -> bool:
-    """Say whether the answer is to this question, and not a repeated one to an earlier question of the reply."""
-    if isinstance(answer, ExternalExecutionResultEvent):
-        answered = {result.id for result in answer.execution_results}
-    else:
-        answered = {result.tool_call.id for result in answer.confirm_results}
-    return any(call.id in answered for call in question.tool_calls)

@@ -457,7 +457,7 @@ async def test_a_child_that_is_stopped_closes_all_it_has_begun(where: str, stopp
     assert replies == ["interrupted"] * 2 + ["interrupted" if stopped_by == "interrupt" else "completed"]
 
 
-async def test_result_without_its_form_is_the_same_streamed_and_awaited() -> None:
+async def test_result_without_its_form_is_alike_streamed_and_awaited() -> None:
     results = []
     for is_seen in (True, False):
         critic = agent_of("critic", ["No form."] * 3)
