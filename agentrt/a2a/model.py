@@ -1,5 +1,6 @@
 """A remote agent in the place of a model: a request is a message to a task, and the answer is what the task says."""
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -68,8 +69,15 @@ class RemoteAgentModel(ChatModelBase):
         # A failed task received its messages but has no answer, so the next reply sends only later ones. The reply that
         # asked the failed task sends all of them again.
         is_failed = record.get("asked_by") not in (answered_in, run.id)
-        if is_failed and len(taken) < len(unsent) and digests[: len(taken)] == taken:
-            unsent = unsent[len(taken) :]
+        if is_failed:
+            # One by one, since layers put messages of the moment between those of the conversation.
+            left, later = Counter(taken), []
+            for message, digest in zip(unsent, digests, strict=True):
+                if left[digest]:
+                    left[digest] -= 1
+                else:
+                    later.append(message)
+            unsent = later or unsent
         return new_parts(unsent)
 
     async def _converse(self, task: RemoteTask) -> AsyncGenerator[ChatResponse, None]:

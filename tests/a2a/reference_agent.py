@@ -39,7 +39,7 @@ class ReferenceAgent(AgentExecutor):
             await updater.add_artifact([new_text_part("I ask. ")], artifact_id="a")
             await updater.requires_input(updater.new_agent_message([new_text_part("Which city?")]))
             return
-        if text == "decline":
+        if text.endswith("decline"):
             await updater.reject(updater.new_agent_message([new_text_part("not mine")]))
             return
         await updater.start_work(updater.new_agent_message([new_text_part("looking")]))

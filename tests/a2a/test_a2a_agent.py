@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from agentrt import Agent, AgentState, Msg
+from agentrt import Agent, AgentState, MiddlewareBase, Msg, UserMsg
 from agentrt.a2a import A2AAgent
 from agentrt.errors import ConfigError, Malformed, ModelError, Refused, Rejected, Timeout, Transient
 from agentrt.event import ExternalExecutionResultEvent
-from agentrt.message import ToolCallBlock, ToolResultBlock
+from agentrt.message import HintBlock, ToolCallBlock, ToolResultBlock
 from agentrt.model import ScriptedChatModel, Timeouts
 from agentrt.pipeline import MsgHub, sequential_pipeline
 from agentrt.serving import BearerTokens, create_app
@@ -106,6 +106,22 @@ async def test_message_of_a_task_that_failed_is_sent_once(reference):
                 await lost.reply("and snow?")
         await agent.reply("and hail?")
         assert other.heard[-1][1] == "and snow?\nand hail?"
+
+
+async def test_message_of_a_failed_task_is_sent_once_beside_hints(reference):
+    class Hints(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            *before, question = input_kwargs["messages"]
+            return await next_handler(messages=[*before, UserMsg("user", [HintBlock("hint")]), question])
+
+    url, other = reference
+    async with A2AAgent(url, middlewares=[Hints()]) as agent:
+        message = UserMsg("user", "decline")
+        for _ in range(2):
+            with pytest.raises(Refused):
+                await agent.reply(message)
+        await agent.reply("rain?")
+    assert [text for _, text in other.heard[-3:]] == ["hint\ndecline", "hint\ndecline", "hint\nrain?"]
 
 
 async def test_agent_that_does_not_stream_is_asked_until_it_is_done():
