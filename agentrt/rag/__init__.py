@@ -7,6 +7,7 @@ from agentrt.rag.document import Chunk, Chunker, Document, Section, SplitDocumen
 from agentrt.rag.knowledge import KnowledgeBase, KnowledgeHit, KnowledgeHits, SimpleKnowledge, SyncReport
 from agentrt.rag.pdf_reader import PDFReader
 from agentrt.rag.pgvector_store import PgVectorStore
+from agentrt.rag.progress import IndexProgress
 from agentrt.rag.readers import MarkdownReader, ReaderBase, TextReader
 from agentrt.rag.sqlite_store import SQLiteTextStore
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch
@@ -15,6 +16,7 @@ __all__ = [
     "Chunk",
     "Chunker",
     "Document",
+    "IndexProgress",
     "KnowledgeBase",
     "KnowledgeHit",
     "KnowledgeHits",

@@ -9,6 +9,7 @@ import anyio
 
 from agentrt.embedding import EmbeddingModelBase, Vector
 from agentrt.errors import ConfigError
+from agentrt.rag.progress import ProgressCount
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch, check_limit
 from agentrt.text import repr_of
 
@@ -50,14 +51,23 @@ def use_embedding(place: str, embedding: object, store: Any) -> None:
     store.use_vectors(embedding.model, embedding.dimensions)
 
 
-async def add_vectors(embedding: EmbeddingModelBase | None, texts: Sequence[StoredText]) -> list[StoredText]:
-    """Return the texts with their vectors; raises what the model raises."""
-    spoken = [text for text in texts if text.text.strip()]
-    if embedding is None or not spoken:
-        return list(texts)
-    response = await embedding([f"{text.keywords}\n{text.text}".strip() for text in spoken])
-    vectors = dict(zip((text.id for text in spoken), response.embeddings, strict=True))
-    return [replace(text, vector=vectors.get(text.id)) for text in texts]
+async def add_vectors(
+    embedding: EmbeddingModelBase | None, texts: Sequence[StoredText], progress: ProgressCount | None = None
+) -> list[StoredText]:
+    """Return the texts with their vectors, and count them; raises what the model raises."""
+    is_watched = progress is not None and progress.is_watched
+    # Where nobody watches, the model makes its batches by itself.
+    size = embedding.batch_size if embedding is not None and is_watched else len(texts)
+    vectors: dict[str, Sequence[float]] = {}
+    for start in range(0, len(texts), size or 1):
+        part = texts[start : start + size]
+        spoken = [text for text in part if text.text.strip()]
+        if embedding is not None and spoken:
+            response = await embedding([f"{text.keywords}\n{text.text}".strip() for text in spoken])
+            vectors |= zip((text.id for text in spoken), response.embeddings, strict=True)
+        if progress is not None:
+            progress.add_chunks(len(part))
+    return [replace(text, vector=vectors.get(text.id)) for text in texts] if vectors else list(texts)
 
 
 async def search_texts(

@@ -16,6 +16,7 @@ from agentrt.keywords import suggest_keywords
 from agentrt.rag.document import Chunker, Document, SplitDocument
 from agentrt.rag.file_reading import FileReading
 from agentrt.rag.hybrid import FoundTexts, add_vectors, search_texts, use_embedding
+from agentrt.rag.progress import OnProgress, ProgressCount
 from agentrt.rag.readers import MarkdownReader, ReaderBase, TextReader
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch, check_texts
 from agentrt.representation import repr_by_settings
@@ -126,25 +127,33 @@ class KnowledgeBase:
         self._files = FileReading(_readers_by_suffix(readers), self._indexing)
         self.readers = list(readers)
 
-    async def add(self, document: Document | str | os.PathLike[str]) -> bool:
-        """Index a document, or the file at that path, in place of one with its id; returns whether anything changed."""
+    async def add(self, document: Document | str | os.PathLike[str], *, on_progress: OnProgress | None = None) -> bool:
+        """Index a document, or the file at that path, in place of one with its id; returns whether anything changed.
+
+        `on_progress` is called as in `sync`.
+        """
+        progress = ProgressCount("add", on_progress, 1)
         if isinstance(document, Document):
             fingerprint = sha256(
                 f"{document!r} {document.text} {document.sections!r} {self._indexing}".encode(errors="surrogatepass")
             )
-            return await self._put_if_new(document, fingerprint.hexdigest())
+            return await self._put_if_new(document, fingerprint.hexdigest(), progress)
         path = _as_path(document, "add() takes a Document, or the path of a file")
         document_id = path.as_posix()
         file = await self._files.read(path, await self._fingerprint_of(document_id))
         if file.document is None:
+            progress.add_document(document_id)
             return False
-        return await self._put_if_new(replace(file.document, id=document_id), file.fingerprint)
+        return await self._put_if_new(replace(file.document, id=document_id), file.fingerprint, progress)
 
-    async def sync(self, folder: str | os.PathLike[str]) -> SyncReport:
+    async def sync(self, folder: str | os.PathLike[str], *, on_progress: OnProgress | None = None) -> SyncReport:
         """Index the files below the folder that are new or have changed, and forget those that are gone.
 
         The id of a document is the name of the folder with the path inside of it, as in "docs/start.md". Hidden files
         are left out. A file that cannot be read is in the report, and what was known of it stays.
+
+        `on_progress` is called with an `IndexProgress` after each file and each batch of chunks;
+        `agentrt.console.ProgressBar` draws it.
         """
         root = _as_path(folder, "sync() takes the path of a folder").absolute()
         files = await self._files.list_files(root)
@@ -154,7 +163,8 @@ class KnowledgeBase:
             for document, metadata in (await self.store.list_sources(self._owner)).items()
             if metadata.get(_CHUNK, {}).get("folder") == root.name
         }
-        report, batch = SyncReport(), _Batch(self.store, self._owner, self.embedding)
+        progress = ProgressCount("sync", on_progress, len(files))
+        report, batch = SyncReport(), _Batch(self.store, self._owner, self.embedding, progress)
         for file in files:
             document_id = f"{root.name}/{file}"
             before = known.pop(document_id, None)
@@ -163,12 +173,15 @@ class KnowledgeBase:
                 # Its bytes are those of the last time, so that it was not even parsed.
                 if read.document is None:
                     report.unchanged.append(document_id)
+                    progress.add_document(document_id)
                     continue
                 document = replace(read.document, id=document_id)
                 texts = await to_thread.run_sync(self._storable_texts, document, read.fingerprint, root.name)
             except ReaderError as error:
                 report.failed[document_id] = error
+                progress.add_document(document_id)
                 continue
+            progress.add_document(document_id, len(texts))
             # Of an empty document nothing is kept, so that it is always new.
             if before is None and not texts:
                 report.unchanged.append(document_id)
@@ -233,14 +246,16 @@ class KnowledgeBase:
         passages = "\n\n".join(f"{hit.place}:\n{hit.text}" for hit in hits)
         return ToolResponse([TextBlock(passages or "Nothing was found.")])
 
-    async def _put_if_new(self, document: Document, fingerprint: str) -> bool:
+    async def _put_if_new(self, document: Document, fingerprint: str, progress: ProgressCount) -> bool:
         texts = await to_thread.run_sync(self._texts, document, fingerprint, None)
         current = await self._fingerprint_of(document.id)
         # Of an empty document nothing is kept, so that it is always new.
         if current == fingerprint or (current is None and not texts):
+            progress.add_document(document.id)
             return False
+        progress.add_document(document.id, len(texts))
         # Before the write, so that where it fails, what was there before stays.
-        texts = await add_vectors(self.embedding, texts)
+        texts = await add_vectors(self.embedding, texts, progress)
         await self.store.write(self._owner, texts, delete_sources=[document.id])
         return True
 
@@ -326,8 +341,10 @@ class SimpleKnowledge(KnowledgeBase):
 class _Batch:
     """Documents on their way into a store, several of them in one write."""
 
-    def __init__(self, store: StoreBase, owner: str, embedding: EmbeddingModelBase | None) -> None:
-        self._store, self._owner, self._embedding = store, owner, embedding
+    def __init__(
+        self, store: StoreBase, owner: str, embedding: EmbeddingModelBase | None, progress: ProgressCount
+    ) -> None:
+        self._store, self._owner, self._embedding, self._progress = store, owner, embedding, progress
         self._texts: list[StoredText] = []
         self._sources: list[str] = []
 
@@ -343,7 +360,7 @@ class _Batch:
         texts, sources = self._texts, self._sources
         self._texts, self._sources = [], []
         if sources:
-            texts = await add_vectors(self._embedding, texts)
+            texts = await add_vectors(self._embedding, texts, self._progress)
             await self._store.write(self._owner, texts, delete_sources=sources)
 
 

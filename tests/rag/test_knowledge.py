@@ -18,6 +18,7 @@ from agentrt.rag import (
     Chunk,
     Chunker,
     Document,
+    IndexProgress,
     KnowledgeBase,
     MarkdownReader,
     PDFReader,
@@ -26,6 +27,7 @@ from agentrt.rag import (
     SQLiteTextStore,
     TextReader,
 )
+from agentrt.testing import HashingEmbedding
 from tests.rag.pdf_files import pdf_with_text, pdf_without_text
 
 
@@ -487,3 +489,41 @@ async def test_half_characters_are_repaired_but_refused_in_names() -> None:
         await knowledge.add(Document("\ud800", "Tea."))
     with pytest.raises(ConfigError, match="1 to 500 whole characters"):
         KnowledgeBase("a\ud800", "d", knowledge.store)
+
+
+# Progress.
+
+
+async def test_a_sync_says_how_far_it_has_come(tmp_path: Path) -> None:
+    write(tmp_path / "docs", a="Tea.", b="Coffee.\n\nMilk.", c="")
+    knowledge = knowledge_base(embedding=HashingEmbedding(batch_size=1), chunker=Chunker(8, min_chars=1))
+    steps: list[IndexProgress] = []
+
+    await knowledge.sync(tmp_path / "docs", on_progress=steps.append)
+
+    read = [(step.document, step.documents, step.total_chunks) for step in steps[:3]]
+    assert read == [("docs/a.md", 1, 1), ("docs/b.md", 2, 3), ("docs/c.md", 3, 3)]
+    assert [step.chunks for step in steps[3:]] == [1, 2, 3]
+    assert {step.total_documents for step in steps} == {3}
+    steps.clear()
+    await knowledge.sync(tmp_path / "docs", on_progress=steps.append)
+    assert steps[-1] == IndexProgress("docs/c.md", 3, 3, 0, 0)
+
+
+async def test_adding_a_document_counts_its_chunks() -> None:
+    knowledge, steps = knowledge_base(chunker=Chunker(8, min_chars=1)), list[IndexProgress]()
+    for _ in range(2):
+        await knowledge.add(Document("a", "Coffee.\n\nMilk."), on_progress=steps.append)
+
+    assert steps == [
+        IndexProgress("a", 1, 1, 0, 2),
+        IndexProgress("a", 1, 1, 2, 2),
+        IndexProgress("a", 1, 1, 0, 0),
+    ]
+
+
+async def test_progress_is_told_to_a_plain_function() -> None:
+    async def wrong(progress: IndexProgress) -> None: ...
+
+    with pytest.raises(UsageError, match=r"add\(on_progress=\.\.\.\) must be a plain function of an IndexProgress"):
+        await knowledge_base().add(Document("a", "Tea."), on_progress=wrong)
