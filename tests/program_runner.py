@@ -37,7 +37,8 @@ class ProgramRunner:
 def open_program_runner() -> Iterator[ProgramRunner]:
     command = [sys.executable, "-W", "error", "-m", "tests.program_runner"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, encoding="utf-8", cwd=ROOT) as server:
+    environment = {"AGENTRT_MODEL": "rules", **os.environ}  # without one, `default_model()` says so in each program
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, encoding="utf-8", cwd=ROOT, env=environment) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         yield ProgramRunner(server.stdin, server.stdout)

@@ -9,7 +9,7 @@ import anyio.lowlevel
 from agentrt.errors import ToolConfigError
 from agentrt.event import AgentEvent
 from agentrt.hooks import MiddlewareBase
-from agentrt.message import TextBlock
+from agentrt.message import TextBlock, UserMsg
 from agentrt.state import AgentState
 from agentrt.testing.harness.full_text import full_text
 from agentrt.testing.kit.kit_agents import PLAIN_QUESTION, TOOL_QUESTION, TWO_TOOLS_QUESTION
@@ -148,7 +148,8 @@ async def _leave_traces(
     """Return what a conversation leaves: the answer, the middleware's data and the types of the reply's events."""
     middleware = run.factory()
     conversation = run.start(add_lints([middleware], inside=inside), stream=stream)
-    answer = await conversation.ask_without_errors(TOOL_QUESTION)
+    # With an id of ours, since data of the middleware may stand under a digest of it.
+    answer = await conversation.ask_without_errors(UserMsg("user", TOOL_QUESTION, id="question"))
     events = conversation.events
     if foreign is not None:
         left = [event for event in events if event.reply_id == foreign.reply_id]

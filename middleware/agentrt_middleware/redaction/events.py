@@ -30,6 +30,7 @@ from agentrt.event import (
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
+from agentrt.message import ContentBlock, ToolResultBlock
 from agentrt_middleware.redaction.content import (
     ChangeText,
     change_block,
@@ -78,6 +79,7 @@ class EventRedactor:
         self._change = change
         self._begin_text = begin_text
         self._redacted_ids = redacted_ids
+        self._changes_output, self._changes_results = output, tools
         self._handlers = {**(self._OUTPUT_HANDLERS if output else {}), **(self._RESULT_HANDLERS if tools else {})}
         # What has begun and has not ended.
         self._texts: dict[str, tuple[GrowingText, _Delta]] = {}  # by the id of the block, with its last delta
@@ -249,7 +251,14 @@ class EventRedactor:
         return (event,)
 
     def _take_resumed(self, event: ReplyResumedEvent) -> Iterable[AgentEvent]:
-        return (replace(event, blocks=[change_block(block, self._change) for block in event.blocks]),)
+        # It has all that stands, and the text that is held as well.
+        for held in (self._texts, self._inputs, self._data, self._results):
+            held.clear()
+        blocks = [change_block(block, self._change) if self._is_changed(block) else block for block in event.blocks]
+        return (replace(event, blocks=blocks),)
+
+    def _is_changed(self, block: ContentBlock) -> bool:
+        return self._changes_results if isinstance(block, ToolResultBlock) else self._changes_output
 
     def _with(self, event: Any, **fields: object) -> Any:
         """Return the event with these values; the same one if it has them."""
@@ -261,6 +270,7 @@ class EventRedactor:
         ToolResultTextDeltaEvent: _take_result_text,
         ToolResultDataDeltaEvent: _take_result_data,
         ToolResultEndEvent: _take_result_end,
+        ReplyResumedEvent: _take_resumed,
     }
     _OUTPUT_HANDLERS: ClassVar[_Handlers] = {
         TextBlockDeltaEvent: _take_delta,
