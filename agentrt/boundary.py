@@ -201,9 +201,11 @@ def mend_message(message: Msg) -> Msg:
         return message
     content = message.content
     changes: JSONObject = {}
-    for name in ("name", "id"):
+    for name in ("name", "id", "error"):
         value = getattr(message, name)
         if not isinstance(value, str):
+            if name == "error":
+                continue  # `None`, as nearly always; anything else is refused below
             raise ValueError(f"its {name} is {repr_of(value, 100)}: it must be a str")
         if (whole := whole_characters(value)) is not value:
             changes[name] = whole

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrt import Agent, MiddlewareBase, Toolkit
@@ -144,6 +144,7 @@ messages = st.builds(
 
 
 @given(message=messages, is_observed=st.booleans(), content=contents)
+@example(message=Msg("", "x", "user", error="\ud800"), is_observed=False, content=None)
 @settings(max_examples=150, deadline=None)
 def test_whatever_a_caller_gives_the_conversation_can_be_saved(message, is_observed, content):
     message.content = content if isinstance(content, (str, list)) else message.content
