@@ -67,19 +67,21 @@ class OperationQueue:
         """Return what `work` returns, which is given the time by which it has to end, in `time.monotonic()`.
 
         It may take `extra_seconds` longer than others. With `shield` a cancellation waits for it, except for one of
-        asyncio's own: then the work ends without its caller. Raises `TimeoutError` when it takes longer, so that it may
-        or may not have been done, and when too many others wait.
+        asyncio's own: then the work ends without its caller. Raises `TimeoutError` when it takes longer, and when too
+        many others wait; the text says whether it may have been done.
         """
         seconds = (MAX_WAIT if self._seconds is None else self._seconds) + extra_seconds
         operation = self._enqueue(key)
-        run = partial(self._run_in_turn, operation, work, time.monotonic() + seconds)
+        run = partial(self._run_in_turn, operation, work, seconds, time.monotonic() + seconds)
         try:
             # The thread stops waiting first, unless it is the disk or a server that hangs.
             with anyio.move_on_after(seconds + _EXTRA_WAIT, shield=shield):
                 return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._get_limiter())
         finally:
-            self._withdraw(operation)
-        raise no_answer(seconds)
+            has_begun = self._withdraw(operation)
+        if has_begun:
+            raise no_answer(seconds)
+        raise TimeoutError(errno.ETIMEDOUT, f"it had no turn for {seconds:g} seconds, so nothing was done")
 
     def _enqueue(self, key: Hashable) -> "_Operation":
         with self._lock:
@@ -94,10 +96,10 @@ class OperationQueue:
         return operation
 
     def _run_in_turn(
-        self, operation: "_Operation", work: _BlockingWork[_OperationResult], deadline: float
+        self, operation: "_Operation", work: _BlockingWork[_OperationResult], seconds: float, deadline: float
     ) -> _OperationResult:
         if not operation.is_due.wait(max(0.0, deadline - time.monotonic())):
-            raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {MAX_WAIT:g} seconds")
+            raise TimeoutError(errno.ETIMEDOUT, f"an earlier operation on it has not ended for {seconds:g} seconds")
         with self._lock:
             if operation.has_left:
                 raise TimeoutError(errno.ECANCELED, "its caller has left")  # so nothing ever shows this
@@ -108,15 +110,17 @@ class OperationQueue:
             with self._lock:
                 self._remove(operation)
 
-    def _withdraw(self, operation: "_Operation") -> None:
-        """Prevent the operation from running; one that runs leaves its line when it ends.
+    def _withdraw(self, operation: "_Operation") -> bool:
+        """Prevent the operation from running, and return whether it had begun; then it leaves its line as it ends.
 
         A task that asyncio itself cancels leaves at once, whatever shields it: its thread then continues alone, and the
         next operation must not overtake it.
         """
         with self._lock:
-            if not (operation.is_running or operation.has_left):
+            has_begun = operation.is_running or operation.has_left
+            if not has_begun:
                 self._remove(operation)
+            return has_begun
 
     def _remove(self, operation: "_Operation") -> None:
         operation.is_running, operation.has_left = False, True

@@ -107,3 +107,20 @@ async def test_fifteen_hundred_submits_at_once_are_all_queued(tmp_path):
             for number in range(1_500):
                 group.start_soon(submit, number)
     assert len(handles) == 1_500
+
+
+async def test_an_operation_that_gets_no_turn_was_not_done(monkeypatch):
+    monkeypatch.setattr(operations, "_EXTRA_WAIT", 0.0)
+    queue, has_begun, may_end, ran = OperationQueue(1, seconds=0.05), threading.Event(), threading.Event(), []
+
+    def work(deadline: float) -> None:
+        has_begun.set()
+        may_end.wait(30)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(queue.run, "slow", work, shield=True, extra_seconds=30))
+        await anyio.to_thread.run_sync(has_begun.wait)
+        with pytest.raises(TimeoutError, match=r"it had no turn for 0\.05 seconds, so nothing was done"):
+            await queue.run("other", lambda deadline: ran.append("other"), shield=True)
+        may_end.set()
+    assert ran == []
