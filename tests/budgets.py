@@ -25,7 +25,7 @@ TOLERANCE = 1.5
 def rooms_over_budget(seconds: Mapping[str, float], budgets: Mapping[str, float], factor: float) -> list[str]:
     """Return "room: seconds, budget" of each room that took more than `factor` times its budget, worst first.
 
-    Rooms without a budget of their own share that of "others".
+    Rooms without a budget share that of "others".
     """
     rooms: Counter[str] = Counter()
     for room, spent in seconds.items():

@@ -41,7 +41,7 @@ FILES = Path("/proc/self/fd")
 
 # Here the event loop is part of what is tested: each async test runs on both.
 BOTH_LOOPS = ("chain", "concurrency", "conversation", "loop", "model/remote", "runner")
-# Here a library, or a server in a thread of its own, needs asyncio.
+# Here a library, or a server in its own thread, needs asyncio.
 ASYNCIO_ALONE = ("runner/dbos", "serving/studio", "serving/test_server.py")
 
 _TRIO_TESTS = pytest.StashKey[dict[Path, str]]()

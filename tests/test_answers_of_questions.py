@@ -12,7 +12,7 @@ A = ToolCallBlock("1", "remove", '{"path": "a", "force": false}')
 B = ToolCallBlock("2", "remove", '{"path": "b"}')
 
 
-def asked(*calls: ToolCallBlock) -> RequireUserConfirmEvent:
+def question_for(*calls: ToolCallBlock) -> RequireUserConfirmEvent:
     question = AgentEvent.from_json(RequireUserConfirmEvent("r", list(calls)).to_json())  # as another process has it
     assert isinstance(question, RequireUserConfirmEvent)
     return question
@@ -26,7 +26,7 @@ def decisions(event: object) -> list[tuple[str, bool, str, str | None]]:
 
 
 def test_a_question_is_answered_for_all_its_calls_or_some() -> None:
-    question = asked(A, B)
+    question = question_for(A, B)
 
     assert question.approve().reply_id == "r"
     assert decisions(question.approve()) == [("1", True, A.input, None), ("2", True, B.input, None)]
@@ -44,8 +44,8 @@ def test_a_yes_for_ever_takes_the_rules_that_are_suggested() -> None:
 
 
 def test_an_answer_may_change_the_input() -> None:
-    assert decisions(asked(A).answer({"path": "c"})) == [("1", True, '{"path":"c","force":false}', None)]
-    assert decisions(asked(A, B).answer("c", B)) == [("2", True, '{"path":"c"}', None)]
+    assert decisions(question_for(A).answer({"path": "c"})) == [("1", True, '{"path":"c","force":false}', None)]
+    assert decisions(question_for(A, B).answer("c", B)) == [("2", True, '{"path":"c"}', None)]
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_a_result_is_text_blocks_or_json(value: object, text: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda: asked(A, B).answer({"path": "c"}), "was given no call, but 2 wait"),
-        (lambda: asked(A).answer("c"), r"has the values \['force', 'path'\]: give a dict"),
-        (lambda: asked(A).approve(B), "is not one of the question's tool_calls"),
-        (lambda: asked(A).deny(A), "must be a str, which tells the model why"),
-        (lambda: asked(A).answer({"path": object()}), "without a JSON form"),
+        (lambda: question_for(A, B).answer({"path": "c"}), "was given no call, but 2 wait"),
+        (lambda: question_for(A).answer("c"), r"has the values \['force', 'path'\]: give a dict"),
+        (lambda: question_for(A).approve(B), "is not one of the question's tool_calls"),
+        (lambda: question_for(A).deny(A), "must be a str, which tells the model why"),
+        (lambda: question_for(A).answer({"path": object()}), "without a JSON form"),
         (lambda: RequireExternalExecutionEvent("r", [A, B]).answer("x"), "was given no call, but 2 wait"),
     ],
 )

@@ -174,7 +174,7 @@ def _add_sessions_parsers(parser: argparse.ArgumentParser) -> None:
         subparser = actions.add_parser(action, help=purpose, description=f"{purpose.capitalize()}.")
         source = subparser.add_mutually_exclusive_group(required=True)
         source.add_argument("--store", metavar="URL", help=_STORE_HELP)
-        source.add_argument("--agent", metavar="MODULE:NAME", help="an agent with a store of its own")
+        source.add_argument("--agent", metavar="MODULE:NAME", help="an agent that has a store")
         if action == "list":
             subparser.add_argument("--prefix", metavar="TEXT", default="", help="only ids that begin with it")
         else:

@@ -88,7 +88,7 @@ def load_chat_agent(options: argparse.Namespace, session: SessionFile | None) ->
     surplus = [f"--{name}" for name in ("model", "tools", "mcp", "system") if getattr(options, name) not in (None, [])]
     if surplus:
         raise ConfigError(
-            f"{options.agent!r} has a model, tools and a system prompt of its own: leave out {' and '.join(surplus)}"
+            f"{options.agent!r} already has a model, tools and a system prompt: leave out {' and '.join(surplus)}"
         )
     agent = load_agent(options.agent)
     agent.set_console_output_enabled(False)  # the chat shows its replies

@@ -204,7 +204,7 @@ PRESETS = {
         quirks=Quirks("max_completion_tokens", says_reason=True, names=False),
     ),
     "huggingface": Preset(OpenAIChatModel, "HF_TOKEN", "openai/gpt-oss-120b", "https://router.huggingface.co/v1"),
-    # A proxy of the user's own, which speaks to any provider.
+    # The user's proxy, which speaks to any provider.
     "litellm": Preset(
         OpenAIChatModel,
         "LITELLM_PROXY_API_KEY",

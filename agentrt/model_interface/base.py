@@ -233,7 +233,7 @@ class ChatModelBase:
         if self._capabilities is not _UNKNOWN:
             self._refuse_unsupported(messages, tools or (), tool_choice)
         answer: Any = self._call(messages, tools, tool_choice)
-        # What cannot be awaited is refused by the agent, which names the model.
+        # The agent refuses an answer that cannot be awaited, and names the model.
         return answer if self._completes_streams or not hasattr(answer, "__await__") else CompletedStream.wrap(answer)
 
     def _refuse_unsupported(

@@ -99,7 +99,7 @@ async def test_message_of_a_task_that_failed_is_sent_once(reference):
                 await agent.reply("decline")
         await agent.reply("rain?")
         assert [text for _, text in other.heard[-4:]] == ["greet", "decline", "decline", "rain?"]
-        # What did not come is sent with the next message.
+        # A message that did not arrive is sent with the next one.
         lost = A2AAgent("http://127.0.0.1:9", state=agent.state, name=agent.name)
         async with lost:
             with pytest.raises(Transient):

@@ -1,4 +1,4 @@
-"""An agent of one's own at the command line: chat with it, explain it, and look at its sessions."""
+"""The user's agent at the command line: chat with it, explain it, and list its sessions."""
 
 import io
 import re

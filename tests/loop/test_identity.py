@@ -1,4 +1,4 @@
-"""For whom a reply is: fixed when it begins, whoever answers its questions, in whatever process."""
+"""The identity of a reply is fixed when it begins; answers from other users or processes do not change it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a model of one's own need not do: calling it gives the whole answer after the pieces of a stream."""
+"""A custom model may stream pieces alone: calling it returns the whole answer after them."""
 
 from contextlib import aclosing
 from typing import Any

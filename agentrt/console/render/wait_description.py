@@ -20,7 +20,7 @@ _LIMITS_IN_WORDS = {
 def describe_wait(event: CustomEvent) -> str | None:
     """Return the wait that `RateLimitMiddleware` or `ToolRetryMiddleware` announces, `None` for any other event."""
     value = event.value
-    # Any layer may use the name, with a value of its own.
+    # Any layer may use the name, with any value.
     if not isinstance(value, Mapping) or not isinstance(seconds := value.get("wait_seconds"), (int, float)):
         return None
     reason = value.get("reason")

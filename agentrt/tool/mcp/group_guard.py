@@ -25,7 +25,7 @@ _GUARD_SECONDS = 2.0
 
 
 class GroupGuard:
-    """A small shell process in a session of its own; on a system without /bin/sh, nothing is guarded."""
+    """A small shell process in its own session; on a system without /bin/sh, nothing is guarded."""
 
     def __init__(self) -> None:
         self._process: Process | None = None

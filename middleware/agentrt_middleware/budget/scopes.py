@@ -157,7 +157,7 @@ class Scopes:
             return self._owner_id
         try:
             return run.identity(self._layer)["owner"]
-        except Exception as error:  # noqa: BLE001  # a function of the user's own, which may raise anything
+        except Exception as error:  # noqa: BLE001  # the user's function may raise anything
             problem = str(error) if str(error) == _NOT_AN_OWNER else f"raised {type(error).__name__}"
             raise BudgetExceeded(
                 f"no call begins, since BudgetMiddleware(owner_id=...) {problem}, so that its owner is not known",

@@ -10,7 +10,7 @@ from agentrt.message import DataBlock, Msg, TextBlock, URLSource
 __all__ = ["UserInputs"]
 
 _WITHHELD = "[withheld by a guardrail]"
-_MAX_OUTSIDE = 1_000  # verdicts on messages that are no longer in requests
+_MAX_OUTSIDE = 1_000  # verdicts kept for messages that have left the requests
 
 # `True`: the message may pass; `False`: it is withheld; a str replaces its text.
 _Verdicts = dict[str, bool | str]

@@ -1,4 +1,4 @@
-"""What a reply has used, with its sub-agents."""
+"""The usage of a reply includes that of its sub-agents."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from agentrt.model import ChatResponse, ChatUsage
 from tests.agent.delegation.helpers import Counting, agent_of, answer, boss_of, call, elsewhere
 
 
-def said(content: Any, *tokens: int) -> ChatResponse:
+def response(content: Any, *tokens: int) -> ChatResponse:
     return ChatResponse([TextBlock(content) if isinstance(content, str) else content], usage=ChatUsage(*tokens))
 
 
@@ -23,9 +23,13 @@ def counts(usage: ChatUsage | None) -> tuple[int, int, bool]:
 
 @pytest.mark.parametrize("seen", [False, True])
 async def test_usage_of_a_reply_includes_its_sub_agents_at_any_depth(seen):
-    grandchild = agent_of("c", [said("Three.", 1, 1)])
-    child = agent_of("b", [said(call("2", "c", query="x"), 10, 20), said("Two.", 10, 20)], grandchild.as_tool("Asks."))
-    boss = agent_of("a", [said(call("1", "b", query="x"), 100, 200), said("One.", 100, 200)], child.as_tool("Asks."))
+    grandchild = agent_of("c", [response("Three.", 1, 1)])
+    child = agent_of(
+        "b", [response(call("2", "c", query="x"), 10, 20), response("Two.", 10, 20)], grandchild.as_tool("Asks.")
+    )
+    boss = agent_of(
+        "a", [response(call("1", "b", query="x"), 100, 200), response("One.", 100, 200)], child.as_tool("Asks.")
+    )
     if seen:
         shown = Msg("a", [], "assistant")
         async for event in boss.reply_stream("go"):
@@ -45,7 +49,7 @@ async def test_usage_of_a_reply_includes_its_sub_agents_at_any_depth(seen):
 
 async def test_sub_agent_that_waits_is_counted_once():
     counting = Counting()
-    answers = [said(call("k", "publish", what="x"), 10, 20), said("Done.", 10, 20)]
+    answers = [response(call("k", "publish", what="x"), 10, 20), response("Done.", 10, 20)]
     boss = boss_of(agent_of("writer", answers, counting.tool(ask=True)))
     await boss.reply("go")
     other = elsewhere(boss)
@@ -63,8 +67,8 @@ async def test_reply_that_is_cancelled_counts_its_sub_agents():
         await anyio.sleep_forever()
         return ""
 
-    leaf = agent_of("leaf", [said(call("k", "stop"), 10, 20)], stop)
-    boss = agent_of("boss", [said(call("1", "leaf", query="x"), 100, 200)], leaf.as_tool("Stops."))
+    leaf = agent_of("leaf", [response(call("k", "stop"), 10, 20)], stop)
+    boss = agent_of("boss", [response(call("1", "leaf", query="x"), 100, 200)], leaf.as_tool("Stops."))
     with anyio.CancelScope() as scope:
         async for _ in boss.reply_stream("go"):
             pass
