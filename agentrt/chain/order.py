@@ -32,7 +32,9 @@ def check_order(middlewares: Sequence[Middleware]) -> None:
     if len(conflicts) == 1:
         raise MiddlewareConfigError("; ".join(filter(None, [conflicts[0], remedy])))
     lines = "".join(f"\n- {conflict}" for conflict in conflicts)
-    raise MiddlewareConfigError(f"middlewares breaks {len(conflicts)} constraints:{lines}" + (remedy and f"\n{remedy}"))
+    raise MiddlewareConfigError(
+        f"the list of middlewares breaks {len(conflicts)} constraints:{lines}" + (remedy and f"\n{remedy}")
+    )
 
 
 def sort_middlewares(middlewares: Sequence[_AnyMiddleware]) -> list[_AnyMiddleware]:

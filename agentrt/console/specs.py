@@ -164,8 +164,8 @@ def load_object(spec: str, *, example: str = _TOOLS_EXAMPLE) -> Any:
         public = [attribute for attribute in vars(module) if not attribute.startswith("_")]
         agents = [attribute for attribute in public if isinstance(getattr(module, attribute), AgentBase)]
         matches = get_close_matches(name, agents or public, 1)
-        guess = f"; did you mean {matches[0]!r}?" if matches else ""
-        its_agents = f"; its agents are {', '.join(agents)}" if agents else ""
+        guess = f" (did you mean {matches[0]!r}?)" if matches else ""
+        its_agents = f"; its agents: {', '.join(agents)}" if agents else ""
         path = getattr(module, "__file__", None) or "the interpreter itself"
         raise ConfigError(
             f"{module_name!r} has no {name!r}{guess}{its_agents}; it has {', '.join(public) or 'nothing'} "

@@ -529,7 +529,7 @@ def test_a_reason_must_be_words(reason: Any) -> None:
 
 def test_a_refusal_has_all_conflicts_and_the_correct_order() -> None:
     assert refusal(Innermost(), Plain(), Outermost(), Wraps()) == (
-        "middlewares breaks 3 constraints:\n"
+        "the list of middlewares breaks 3 constraints:\n"
         "- Innermost must be innermost, but Wraps stands inside it: put Innermost after Wraps\n"
         "- Outermost must be outermost, but Innermost stands outside it: put Outermost before Innermost\n"
         "- Wraps must wrap Plain, but stands inside it: put Wraps before Plain\n"

@@ -128,5 +128,5 @@ def test_misspelt_agent_is_answered_with_the_agents(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     program = "from agentrt import Agent\nagent = Agent('a', model='rules')"
     (tmp_path / "own_app.py").write_text(program, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"has no 'agnt'; did you mean 'agent'\?; its agents are agent; it has Agent"):
+    with pytest.raises(ConfigError, match=r"has no 'agnt' \(did you mean 'agent'\?\); its agents: agent; it has Agent"):
         load_object("own_app:agnt")
