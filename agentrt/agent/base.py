@@ -1,6 +1,6 @@
 """AgentBase: what every agent is, whether its replies come from the runtime's loop or from code of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
@@ -249,6 +249,11 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     def state_of(self, middleware: MiddlewareBase) -> dict[str, Any]:
         """Return the middleware's own data of this conversation; it is part of `state`, as JSON."""
         return self.state.middleware_data.setdefault(self.chains.key_of(middleware), {})
+
+    def identity_of(self, middleware: MiddlewareBase) -> Mapping[str, str]:
+        """Return the user or owner of the reply in progress, as `run.identity` does; between replies, of a new one."""
+        in_reply = self.live_conversation.reply is not None
+        return self.run.identity(middleware) if in_reply else middleware.identify(self)
 
     def explain(self, format: ExplainFormat = "text") -> str:
         """Return the compiled chains, outermost layer first, as "text", "json" or "mermaid"."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Mapping
 from contextlib import suppress
+from inspect import iscoroutine
 from threading import get_ident
 from time import time_ns
 from types import CodeType
@@ -103,9 +104,13 @@ class ReplyRun:
             if all(isinstance(text, str) and whole_characters(text) == text for text in texts):
                 known = self.identities[key] = dict(identity)
                 return known
+        remedy = ""
+        if iscoroutine(identity):
+            identity.close()  # the error says enough, without a warning that it was never awaited
+            remedy = ": write `def`, without `async`"
         raise ChainContractError(
             f"{type(middleware).__name__}.identify() must return a dict of str by str, which is saved with the "
-            f"reply, not {repr_of(identity)}"
+            f"reply, not {repr_of(identity)}{remedy}"
         )
 
     def new_id(self) -> str:

@@ -108,3 +108,25 @@ async def test_identity_that_is_not_text_is_refused(value: Any) -> None:
 
     with pytest.raises(ChainContractError, match=r"Number.identify\(\) must return a dict of str by str"):
         await agent_of(["one"], middlewares=[Number()]).reply("go")
+
+
+async def test_async_identify_is_answered_with_the_remedy() -> None:
+    class Later(Whose):
+        async def identify(self, agent: Any) -> Any:
+            return {"user": "ann"}
+
+    with pytest.raises(ChainContractError, match=r"Later.identify\(\) must .*: write `def`, without `async`"):
+        await agent_of(["one"], middlewares=[Later()]).reply("go")
+
+
+async def test_identity_between_replies_is_that_of_a_new_one() -> None:
+    class Named(Whose):
+        def identify(self, agent: Any) -> Any:
+            self.asked.append(agent.name)
+            return {"user": agent.name}
+
+    named = Named()
+    agent = agent_of(["one"], middlewares=[named])
+    assert agent.identity_of(named) == {"user": agent.name}
+    await agent.reply("go")
+    assert named.asked == [agent.name] * 2

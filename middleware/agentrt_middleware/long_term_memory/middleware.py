@@ -144,8 +144,7 @@ class LongTermMemoryMiddleware(MiddlewareBase):
 
     def owner_of(self, agent: Agent) -> str:
         """Return the owner of the memories of the reply in progress; between replies, that of a new one."""
-        known = self.identify(agent) if agent.live_conversation.reply is None else agent.run.identity(self)
-        return known["owner"]
+        return agent.identity_of(self)["owner"]
 
     def identify(self, agent: Agent) -> dict[str, str]:
         owner: object = self.owner(agent) if callable(self.owner) else self.owner

@@ -181,8 +181,7 @@ class PlanLayer(MiddlewareBase):
         """Return the owner of the plans of the reply in progress, or of a new one: by default the conversation."""
         if not callable(self.owner):
             return agent.state.session_id if self.owner is None else self.owner
-        known = self.identify(agent) if agent.live_conversation.reply is None else agent.run.identity(self)
-        return known["owner"]
+        return agent.identity_of(self)["owner"]
 
     def identify(self, agent: Agent) -> dict[str, str]:
         if not callable(self.owner):
