@@ -17,8 +17,11 @@ __all__ = ["OwnerId", "Scopes"]
 OwnerId = str | Callable[[Any], str]
 """Whose the budget is: a str, or a function of the agent that returns one."""
 
-_NOT_AN_OWNER = "returned something other than a str, or an empty one"
 _KEPT_NAMES = 16  # accounts of owners that a conversation remembers to have been announced
+
+
+class _InvalidOwner(TypeError):
+    """The function of owners returned something other than a str, or an empty one."""
 
 
 class Scopes:
@@ -149,7 +152,7 @@ class Scopes:
             return {}
         owner: object = self._owner_id if isinstance(self._owner_id, str) else self._owner_id(agent)
         if not isinstance(owner, str) or not owner:
-            raise TypeError(_NOT_AN_OWNER)
+            raise _InvalidOwner
         return {"owner": owner}
 
     def _owner_of(self, run: Run) -> str:
@@ -157,10 +160,12 @@ class Scopes:
             return self._owner_id
         try:
             return run.identity(self._layer)["owner"]
+        except _InvalidOwner:
+            problem = "returned something other than a str, or an empty one"
         except Exception as error:  # noqa: BLE001  # the user's function may raise anything
-            problem = str(error) if str(error) == _NOT_AN_OWNER else f"raised {type(error).__name__}"
-            raise BudgetExceeded(
-                f"no call begins, since BudgetMiddleware(owner_id=...) {problem}, so that its owner is not known",
-                scope="owner",
-                reply_id=run.id,
-            ) from None
+            problem = f"raised {type(error).__name__}"
+        raise BudgetExceeded(
+            f"no call begins, since BudgetMiddleware(owner_id=...) {problem}, so that its owner is not known",
+            scope="owner",
+            reply_id=run.id,
+        )

@@ -13,6 +13,7 @@ from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextActing, NextModelCall
 from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatResponse, ModelResult, request_key
+from agentrt.text import repr_of
 from agentrt.tool import ToolBase
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.attempts import ATTEMPT_LAYERS, close, is_readable, only_if
@@ -134,7 +135,7 @@ class CacheMiddleware(MiddlewareBase):
             return {}
         scope: object = self.scope(agent)
         if not isinstance(scope, str):
-            raise TypeError
+            raise TypeError(f"CacheMiddleware(scope=...) must return a str, not {repr_of(scope)}")
         return {"scope": scope}
 
     async def on_model_call(
