@@ -6,7 +6,8 @@ usage: python3 dev.py JOB [--] [ARGUMENTS]
           with --serve, serve examples/serve/app.py, by the other arguments of `agentrt serve`
   test    run the tests; arguments go to pytest
   check   lint, formatting, types and the direction of imports
-  bench   run the benchmarks; arguments go to benchmarks/run.py, or with --peers to benchmarks/peers
+  bench   run the benchmarks; arguments go to benchmarks/run.py, or with --peers, --load or --agentdojo to the folder
+          of that name in benchmarks
   docs    build the site into site/; `docs serve` shows it and follows your changes
 """
 
@@ -112,8 +113,10 @@ def check(_: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
-    if "--peers" in arguments:
-        return run(python(), "-m", "benchmarks.peers", *(argument for argument in arguments if argument != "--peers"))
+    for package in ("peers", "load", "agentdojo"):
+        if f"--{package}" in arguments:
+            others = [argument for argument in arguments if argument != f"--{package}"]
+            return run(python(), "-m", f"benchmarks.{package}", *others)
     return run(python(), ROOT / "benchmarks" / "run.py", *arguments)
 
 
@@ -143,6 +146,7 @@ def prepare() -> None:
             call(sys.executable, "-m", "venv", "--clear", VENV)
             call(python(), "-m", "pip", "install", "--quiet", "uv")  # pip itself may not know dependency groups
         install("--group", "dev", "-e", project())
+        install("--no-deps", "--group", "agentdojo")
         STAMP.write_text(wanted_stamp(), encoding="utf-8")
 
 

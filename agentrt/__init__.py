@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from agentrt._runtime.keywords import find_elsewhere
 from agentrt.agent import Agent, AgentBase, UserAgent
 from agentrt.hooks import MiddlewareBase
-from agentrt.keywords import find_elsewhere
 from agentrt.message import Msg, UserMsg
 from agentrt.state import AgentState
 from agentrt.tool import Toolkit

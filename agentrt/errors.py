@@ -16,6 +16,7 @@
     ├── ChainError                   a middleware misused its `next_handler`
     ├── ChainContractError           a middleware or a model broke the contract of its hook
     │   └── MissingTerminalError       a stream ended without the item that it must end with
+    ├── LayerTimeout                 a layer took longer than its limit allows
     ├── ModelError                   the provider
     │   ├── RateLimited                asked to slow down (`retry_after` in seconds, when it said so)
     │   │   └── RateLimitTimeout           our own rate limit: the call would have waited too long
@@ -37,6 +38,7 @@
     ├── InputEnded                   the user was asked, but the input has ended
     ├── QueueFull                    a runner has as many replies waiting as it may (`retry_after` in seconds)
     ├── StateError                   a state that cannot be saved or loaded
+    │   ├── RunCorrupt                 a recorded run is damaged (`line` says where)
     │   ├── SessionConflict            another writer has saved the session in the meantime
     │   ├── SessionCorrupt             what was saved is damaged, or is not a state
     │   ├── SessionIOError             the disk, the file system or the database
@@ -68,6 +70,7 @@ __all__ = [
     "HookTargetError",
     "InputEnded",
     "InvalidInputError",
+    "LayerTimeout",
     "Malformed",
     "MalformedCall",
     "MiddlewareConfigError",
@@ -83,6 +86,7 @@ __all__ = [
     "Refused",
     "Rejected",
     "ResumeError",
+    "RunCorrupt",
     "SessionConflict",
     "SessionCorrupt",
     "SessionIOError",
@@ -109,7 +113,17 @@ class AgentRTError(Exception):
 
 
 class ConfigError(AgentRTError):
-    """Something was put together wrongly; raised by constructors, before anything runs."""
+    """Something was put together wrongly; raised by constructors, before anything runs.
+
+    One about a configuration has `problems`, an error for each wrong place: with its `file`, the `path` in it, such as
+    "layers[1].options", the `value` as text, without secrets, and the `remedy`.
+    """
+
+    file: str = ""
+    path: str = ""
+    value: str = ""
+    remedy: str = ""
+    problems: "tuple[ConfigError, ...]" = ()
 
 
 class UnknownKeywordError(ConfigError, TypeError):
@@ -176,6 +190,16 @@ class ChainContractError(AgentRTError):
 
 class MissingTerminalError(ChainContractError):
     """A stream ended without the item that its hook must end with."""
+
+
+class LayerTimeout(AgentRTError):
+    """A layer took longer of its own than its limit of `seconds` allows in this hook; no retry repeats it."""
+
+    def __init__(self, message: str, *, layer: str = "", hook: str = "", seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.layer = layer
+        self.hook = hook
+        self.seconds = seconds
 
 
 class ModelError(AgentRTError):
@@ -256,7 +280,7 @@ class StructuredOutputError(Malformed):
 
 
 class BudgetExceeded(AgentRTError):
-    """What may be spent is used up, or it cannot be told what a call would cost; nothing was called.
+    """The budget is used up, or the cost of a call is unknown; nothing was called.
 
     `scope` is "reply", "conversation" or "owner"; `counter` says what is counted, such as "tokens", with the `limit`
     and what was `spent`. `reply_id` is the reply that this ends: where sub-agents share a budget, the outermost one
@@ -314,11 +338,15 @@ class InputEnded(AgentRTError, EOFError):
 
 
 class QueueFull(AgentRTError):
-    """A runner has as many replies waiting as it may; nothing was stored. `retry_after` is in seconds."""
+    """A runner has as many replies waiting as it may; nothing was stored. `retry_after` is in seconds.
 
-    def __init__(self, message: str, *, retry_after: float = 1.0) -> None:
+    The `scope` says what is full: the whole "queue", the "session", or the share of its "owner".
+    """
+
+    def __init__(self, message: str, *, retry_after: float = 1.0, scope: str = "queue") -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.scope = scope
 
 
 class StateError(AgentRTError):
@@ -330,7 +358,15 @@ class SessionConflict(StateError):
 
 
 class SessionCorrupt(StateError):
-    """What was saved is damaged, or is not a state at all; it is kept, so that it can be mended."""
+    """The saved data is damaged, or is not a state at all; it is kept, so that it can be repaired."""
+
+
+class RunCorrupt(StateError):
+    """A recorded run is damaged at `line`, or was written by a newer version; it is kept as it is."""
+
+    def __init__(self, *args: object, line: int | None = None) -> None:
+        super().__init__(*args)
+        self.line = line
 
 
 class SessionIOError(StateError):
@@ -342,7 +378,7 @@ class SessionUnserializable(StateError, TypeError):
 
 
 class SessionVersion(StateError):
-    """What was saved is whole, but written by a version of agentrt that this one does not understand."""
+    """The saved data is intact, but written by a version of agentrt that this one does not understand."""
 
 
 class ReaderError(AgentRTError):

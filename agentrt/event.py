@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic_core import from_json, to_json
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     CHOSEN_BY_TYPE,
     ContentBlock,
     DataBlock,
@@ -26,9 +26,9 @@ from agentrt.block import (
     no_json_form,
     parse_json,
 )
+from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.timestamp import WireTimestamp
 from agentrt.errors import InvalidInputError
-from agentrt.keywords import suggest_attributes, suggest_keywords
-from agentrt.timestamp import WireTimestamp
 from agentrt.types import (
     ChatUsage,
     FinishedReason,
@@ -202,7 +202,6 @@ class ModelCallEndEvent(AgentEvent):
     type: Literal["MODEL_CALL_END"] = "MODEL_CALL_END"
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class ModelCallRetryEvent(AgentEvent):
     """An attempt at the model was given up: forget the blocks named in `block_ids`, another attempt follows.
@@ -311,7 +310,6 @@ class DataBlockEndEvent(AgentEvent):
     type: Literal["DATA_BLOCK_END"] = "DATA_BLOCK_END"
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class HintBlockEvent(AgentEvent):
     """A note to the model entered the conversation, such as the one of `agent.run.continue_with`."""
@@ -550,7 +548,6 @@ def _json_of(value: object) -> str:
     raise InvalidInputError(f"answer() was given a value without a JSON form: {problem:.200}")
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class ConfirmResult(Strict):
     """The user's decision on one tool call; `rules` are to hold for later calls too, `feedback` is for the model."""
@@ -561,7 +558,6 @@ class ConfirmResult(Strict):
     feedback: str | None = None
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class UserConfirmResultEvent(AgentEvent):
     """Input: the answer to `RequireUserConfirmEvent`."""
@@ -571,7 +567,6 @@ class UserConfirmResultEvent(AgentEvent):
     type: Literal["USER_CONFIRM_RESULT"] = "USER_CONFIRM_RESULT"
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class ExternalExecutionResultEvent(AgentEvent):
     """Input: the answer to `RequireExternalExecutionEvent`."""
@@ -581,7 +576,6 @@ class ExternalExecutionResultEvent(AgentEvent):
     type: Literal["EXTERNAL_EXECUTION_RESULT"] = "EXTERNAL_EXECUTION_RESULT"
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class UserInterruptEvent(AgentEvent):
     """Input: stop the reply, also one that waits for an answer."""
@@ -590,7 +584,6 @@ class UserInterruptEvent(AgentEvent):
     type: Literal["USER_INTERRUPT"] = "USER_INTERRUPT"
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class CustomEvent(AgentEvent):
     """Whatever a middleware or tool wants to tell the listener."""

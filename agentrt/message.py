@@ -12,7 +12,7 @@ import pydantic
 from pydantic_core import CoreConfig, CoreSchema, SchemaSerializer, to_json, to_jsonable_python
 from typing_extensions import TypeVar as TypeVarWithDefault
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     BLOCKS,
     Base64Source,
     BlockType,
@@ -35,6 +35,9 @@ from agentrt.block import (
     no_json_form,
     parse_json,
 )
+from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.text import repr_of
+from agentrt._runtime.timestamp import Timestamp, timestamp_text
 from agentrt.event import (
     AgentEvent,
     BlocksWithdrawnEvent,
@@ -64,9 +67,6 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
     UserConfirmResultEvent,
 )
-from agentrt.keywords import suggest_attributes, suggest_keywords
-from agentrt.text import repr_of
-from agentrt.timestamp import Timestamp, timestamp_text
 from agentrt.types import ChatUsage, FinishedReason, JSONObject, MessageDict, Role
 
 __all__ = [
@@ -101,7 +101,7 @@ class _WrittenAsJSON:
 
 
 _OutputType = TypeVarWithDefault("_OutputType", default=Any)
-_MAX_LOOK_BACK = 16  # blocks; looking at so many is as quick as an index
+_MAX_LOOK_BACK = 16  # blocks; searching this many is as fast as an index
 _OPENING_EVENTS = (ReplyStartEvent, ReplyResumedEvent)
 _ROLES = ("user", "assistant", "system")
 # In Python 3.11 a member looked up on its class takes seven times as long as a name of the module.
@@ -142,7 +142,6 @@ _AFTER_A_CALL: tuple[BlockType, ...] = ("tool_result", "hint")
 
 
 @suggest_attributes(**_MSG_GUESSES)
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class Msg(InProcess, Strict, Generic[_OutputType]):
     """One message of a conversation.
@@ -273,7 +272,7 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
         return parse_json(message_adapter(), text, "a message")
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows: all of it, as text, since a model may write markup that is better not obeyed."""
+        """Return the whole message as plain text for a notebook, since a model's markup must not be obeyed."""
         try:
             blocks = "".join(map(_block_as_html, self.get_content_blocks()))
             return f'<div style="white-space: pre-wrap"><b>{_escape(self.name)}</b>{blocks}</div>'
@@ -301,7 +300,7 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
 
 
 MessageInput = str | Msg | MessageDict
-"""What stands for a message where an agent takes one: a plain `str` is a user's."""
+"""The accepted forms of a message: a plain `str` is a user's."""
 
 
 def _check_types(block_type: Any) -> Sequence[str]:
@@ -388,7 +387,10 @@ def _block_as_html(block: ContentBlock) -> str:
     if isinstance(block, TextBlock):
         return f"<div>{_escape(block.text)}</div>"
     if isinstance(block, DataBlock):
-        return _data_as_html(block)
+        kind = _escape(block.source.media_type)
+        if isinstance(block.source, Base64Source) and kind.startswith("image/"):
+            return f'<img src="data:{kind};base64,{_escape(block.source.data)}" style="max-width: 100%">'
+        return f"<div>[{kind}]</div>"  # an address is not fetched: that would tell its server who reads this
     if isinstance(block, ToolCallBlock):
         return f"<div><code>{_escape(block.name)}({_escape(block.input)})</code></div>"
     if isinstance(block, ToolResultBlock):
@@ -399,13 +401,6 @@ def _block_as_html(block: ContentBlock) -> str:
     else:
         text = block.hint if isinstance(block, HintBlock) else block.thinking
     return f"<details><summary>{block.type}</summary>{_escape(text)}</details>"
-
-
-def _data_as_html(block: DataBlock) -> str:
-    kind = _escape(block.source.media_type)
-    if isinstance(block.source, Base64Source) and kind.startswith("image/"):
-        return f'<img src="data:{kind};base64,{_escape(block.source.data)}" style="max-width: 100%">'
-    return f"<div>[{kind}]</div>"  # an address is not fetched: that would tell its server who reads this
 
 
 def _escape(text: str) -> str:
@@ -443,6 +438,13 @@ def copy_block(block: ContentBlock) -> ContentBlock:
         if isinstance(new.output, list):
             new.output = [copy_block(part) for part in new.output]  # type: ignore[misc]  # text stays text, data data
     return new
+
+
+def take_over_block(block: ContentBlock, other: ContentBlock) -> None:
+    """Make a block what another one of its class is."""
+    copied = copy_block(other)
+    for name in _field_names(block.__class__):  # type: ignore[arg-type]  # likewise
+        setattr(block, name, getattr(copied, name))
 
 
 def _clone(value: _Cloned) -> _Cloned:
@@ -506,7 +508,7 @@ def _block_list(msg: Msg) -> list[ContentBlock]:
 
 
 def find_block(msg: Msg, block_id: str, kind: type) -> Any:
-    """Return the last block with that id and class; raises `ValueError` when there is none."""
+    """Return the last block with that id and class; raises `ValueError` without one."""
     content = msg.content
     if not isinstance(content, str):
         # From the end: the block that an event names is nearly always the last one.
@@ -589,10 +591,6 @@ def _withdraw_blocks(msg: Msg, event: ModelCallRetryEvent | BlocksWithdrawnEvent
     msg.content = [block for block in _block_list(msg) if block.id not in withdrawn]
 
 
-def _start_text(msg: Msg, event: TextBlockStartEvent) -> None:
-    _block_list(msg).append(TextBlock("", event.block_id))
-
-
 def _append_text(msg: Msg, event: TextBlockDeltaEvent) -> None:
     # Not by `find_block`, which would cost a call for each event; both find the same block.
     block: Any = msg.content[-1] if msg.content else None
@@ -606,13 +604,9 @@ def _append_text(msg: Msg, event: TextBlockDeltaEvent) -> None:
     block.text = text
 
 
-def _replace_text(msg: Msg, event: TextBlockEndEvent) -> None:
+def _end_text(msg: Msg, event: TextBlockEndEvent) -> None:
     if event.text is not None:
         find_block(msg, event.block_id, TextBlock).text = event.text
-
-
-def _start_thinking(msg: Msg, event: ThinkingBlockStartEvent) -> None:
-    _block_list(msg).append(ThinkingBlock("", event.block_id))
 
 
 def _append_thinking(msg: Msg, event: ThinkingBlockDeltaEvent) -> None:
@@ -629,26 +623,6 @@ def _sign_thinking(msg: Msg, event: ThinkingBlockEndEvent) -> None:
         find_block(msg, event.block_id, ThinkingBlock).signature = event.signature
 
 
-def _start_data(msg: Msg, event: DataBlockStartEvent) -> None:
-    _block_list(msg).append(DataBlock(Base64Source("", event.media_type), event.name, event.block_id))
-
-
-def _append_data(msg: Msg, event: DataBlockDeltaEvent) -> None:
-    _extend_data_block(find_block(msg, event.block_id, DataBlock), event)
-
-
-def _add_hint(msg: Msg, event: HintBlockEvent) -> None:
-    _block_list(msg).append(HintBlock(event.hint, event.source, event.block_id))
-
-
-def _add_provider_block(msg: Msg, event: ProviderBlockEvent) -> None:
-    _block_list(msg).append(ProviderBlock(event.provider, event.content, event.block_id))
-
-
-def _start_tool_call(msg: Msg, event: ToolCallStartEvent) -> None:
-    _block_list(msg).append(ToolCallBlock(event.tool_call_id, event.tool_call_name))
-
-
 def _append_tool_input(msg: Msg, event: ToolCallDeltaEvent) -> None:
     block = find_block(msg, event.tool_call_id, ToolCallBlock)
     # As for text: the local holds the only reference.
@@ -656,10 +630,6 @@ def _append_tool_input(msg: Msg, event: ToolCallDeltaEvent) -> None:
     block.input = ""
     text += event.delta
     block.input = text
-
-
-def _start_tool_result(msg: Msg, event: ToolResultStartEvent) -> None:
-    _block_list(msg).append(new_tool_result(event.tool_call_id, event.tool_call_name))
 
 
 def new_tool_result(call_id: str, name: str) -> ToolResultBlock:
@@ -718,7 +688,7 @@ def _end_tool_result(msg: Msg, event: ToolResultEndEvent) -> None:
 def _set_call_states(state: ToolCallState) -> Callable[[Msg, Any], None]:
     def apply(msg: Msg, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
         for call in event.tool_calls:
-            # A question of a call that has begun has a path, and the call itself is its first part.
+            # The question of a running call has a path, whose first part is the call itself.
             call_id, slash, _ = call.id.partition("/")
             find_block(msg, call_id, ToolCallBlock).state = _CALL_RUNNING if slash else state
 
@@ -727,12 +697,12 @@ def _set_call_states(state: ToolCallState) -> Callable[[Msg, Any], None]:
 
 def _apply_answers(msg: Msg, event: UserConfirmResultEvent) -> None:
     for result in event.confirm_results:
-        if "/" in result.tool_call.id:  # for a call that has begun, and stays in that state
+        if "/" in result.tool_call.id:  # for a running call, which stays in that state
             continue
         call = find_block(msg, result.tool_call.id, ToolCallBlock)
         if call.state is ToolCallState.ASKING:  # a second answer to the same question changes nothing
             call.state = ToolCallState.ALLOWED if result.confirmed else ToolCallState.PENDING
-            # One that had begun before, and is asked about since a rule came meanwhile, resumes.
+            # A running call that is asked about because of a new rule resumes.
             if any(isinstance(block, ToolResultBlock) and block.id == call.id for block in msg.content):
                 call.state = _CALL_RUNNING
             if result.confirmed:
@@ -747,19 +717,27 @@ APPLY: dict[type[AgentEvent], Callable[[Msg, Any], None]] = {
     SubagentEndEvent: _add_usage_of_subagent,
     ModelCallRetryEvent: _withdraw_blocks,
     BlocksWithdrawnEvent: _withdraw_blocks,
-    TextBlockStartEvent: _start_text,
+    TextBlockStartEvent: lambda msg, event: _block_list(msg).append(TextBlock("", event.block_id)),
     TextBlockDeltaEvent: _append_text,
-    TextBlockEndEvent: _replace_text,
-    ThinkingBlockStartEvent: _start_thinking,
+    TextBlockEndEvent: _end_text,
+    ThinkingBlockStartEvent: lambda msg, event: _block_list(msg).append(ThinkingBlock("", event.block_id)),
     ThinkingBlockDeltaEvent: _append_thinking,
     ThinkingBlockEndEvent: _sign_thinking,
-    DataBlockStartEvent: _start_data,
-    DataBlockDeltaEvent: _append_data,
-    HintBlockEvent: _add_hint,
-    ProviderBlockEvent: _add_provider_block,
-    ToolCallStartEvent: _start_tool_call,
+    DataBlockStartEvent: lambda msg, event: _block_list(msg).append(
+        DataBlock(Base64Source("", event.media_type), event.name, event.block_id)
+    ),
+    DataBlockDeltaEvent: lambda msg, event: _extend_data_block(find_block(msg, event.block_id, DataBlock), event),
+    HintBlockEvent: lambda msg, event: _block_list(msg).append(HintBlock(event.hint, event.source, event.block_id)),
+    ProviderBlockEvent: lambda msg, event: _block_list(msg).append(
+        ProviderBlock(event.provider, event.content, event.block_id)
+    ),
+    ToolCallStartEvent: lambda msg, event: _block_list(msg).append(
+        ToolCallBlock(event.tool_call_id, event.tool_call_name)
+    ),
     ToolCallDeltaEvent: _append_tool_input,
-    ToolResultStartEvent: _start_tool_result,
+    ToolResultStartEvent: lambda msg, event: _block_list(msg).append(
+        new_tool_result(event.tool_call_id, event.tool_call_name)
+    ),
     ToolResultTextDeltaEvent: _append_tool_text,
     ToolResultDataDeltaEvent: _append_tool_data,
     ToolResultEndEvent: _end_tool_result,

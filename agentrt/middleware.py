@@ -2,7 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from agentrt.agent.hook_middleware import HookMiddleware
+from agentrt._runtime.chain.terms.entries import Bundle, Limited, OnFailure, When
+from agentrt._runtime.keywords import keep_old_names, suggest_keywords
+from agentrt.agent.installed import InstalledLayer, installed_layers
+from agentrt.compat.hook_middleware import HookMiddleware
 from agentrt.hooks import (
     ActingOverrides,
     ActingValues,
@@ -11,6 +14,7 @@ from agentrt.hooks import (
     CheckPermissionValues,
     CompressContextOverrides,
     CompressContextValues,
+    LayerEntry,
     MiddlewareBase,
     ModelCallOverrides,
     ModelCallValues,
@@ -33,7 +37,7 @@ from agentrt.hooks import (
     ReplyValues,
     arrange,
 )
-from agentrt.keywords import keep_old_names, suggest_keywords
+from agentrt_middleware.agent_hooks.middleware import AgentHooksMiddleware
 from agentrt_middleware.budget.limits import Budget
 from agentrt_middleware.budget.middleware import BudgetMiddleware
 from agentrt_middleware.budget.redis import RedisBudgetStore
@@ -49,6 +53,7 @@ from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Judge, Replace
 from agentrt_middleware.guardrail.middleware import GuardrailMiddleware
+from agentrt_middleware.information_flow.middleware import InformationFlowMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.long_term_memory.middleware import LongTermMemoryMiddleware
 from agentrt_middleware.models.refusal import RefusalMiddleware
@@ -97,11 +102,13 @@ __all__ = [
     "ActingOverrides",
     "ActingValues",
     "AgentChains",
+    "AgentHooksMiddleware",
     "Answer",
     "Between",
     "Budget",
     "BudgetMiddleware",
     "BudgetStore",
+    "Bundle",
     "CacheMiddleware",
     "CacheStore",
     "CheckPermissionOverrides",
@@ -117,8 +124,12 @@ __all__ = [
     "GuardrailMiddleware",
     "HookMiddleware",
     "HumanApprovalMiddleware",
+    "InformationFlowMiddleware",
+    "InstalledLayer",
     "Judge",
     "KeepLastMiddleware",
+    "LayerEntry",
+    "Limited",
     "Literals",
     "LoggingMiddleware",
     "LongTermMemoryMiddleware",
@@ -139,6 +150,7 @@ __all__ = [
     "NextReply",
     "ObserveOverrides",
     "ObserveValues",
+    "OnFailure",
     "Pattern",
     "PlanNotebook",
     "PrintOverrides",
@@ -175,8 +187,10 @@ __all__ = [
     "TrimToolResultsMiddleware",
     "UsageMiddleware",
     "UsageReport",
+    "When",
     "arrange",
     "genai_prices",
+    "installed_layers",
     "setup_tracing",
     "suggest_keywords",
 ]

@@ -7,9 +7,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from agentrt.block import JSONObject
+from agentrt._runtime.block import JSONObject
+from agentrt._runtime.text import type_with_article
 from agentrt.errors import SessionUnserializable, StateError
-from agentrt.text import type_with_article
 
 __all__ = ["StateModule", "load_states", "save_states"]
 
@@ -27,7 +27,7 @@ class StateModule:
     """
 
     _later_state: ClassVar[frozenset[str]] = frozenset()
-    """What may be missing in states of older versions of the class, of registered attributes and of children."""
+    """The registered attributes and children that may be missing in states of older versions of the class."""
 
     def __init__(self) -> None:
         vars(self).setdefault(_REGISTERED, {})

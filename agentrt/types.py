@@ -1,11 +1,11 @@
 """Value types that are neither message nor event: what crosses a hook, what is set on an agent, unions named once."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, TypedDict, TypeGuard, TypeVar
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     ContentBlock,
     DataBlock,
     JSONObject,
@@ -16,9 +16,8 @@ from agentrt.block import (
     ToolResultState,
     join_texts,
 )
+from agentrt._runtime.text import repr_of, whole_characters
 from agentrt.errors import ConfigError
-from agentrt.keywords import suggest_keywords
-from agentrt.text import repr_of, whole_characters
 
 __all__ = [
     "STRUCTURED_OUTPUT",
@@ -26,10 +25,14 @@ __all__ = [
     "AgentHookTypes",
     "ChatResponse",
     "ChatUsage",
+    "ContentSource",
     "ContextConfig",
+    "DeferredSchema",
     "FinishedReason",
+    "FlowLabel",
     "ImagePart",
     "ImageURL",
+    "IncomingContent",
     "JSONObject",
     "JSONSchema",
     "LongTermMemoryMode",
@@ -45,9 +48,11 @@ __all__ = [
     "ReActAgentHookTypes",
     "ReActConfig",
     "Role",
+    "SignRequest",
     "TextPart",
     "ToolChoice",
     "ToolChunk",
+    "ToolFlow",
     "ToolOutput",
     "ToolResponse",
 ]
@@ -76,9 +81,11 @@ STRUCTURED_OUTPUT = "GenerateStructuredOutput"
 STRUCTURED_OUTPUT_HINT = (
     f"Give your final answer by calling the tool {STRUCTURED_OUTPUT}: an answer in words does not count."
 )
-"""What a request says to the model about that; an adapter that offers no such tool says something else."""
+"""The hint about it in a request; an adapter without such a tool uses another text."""
 JSONSchema = JSONObject
 """A JSON schema."""
+SignRequest = Callable[[str, str, bytes], Mapping[str, str] | Awaitable[Mapping[str, str]]]
+"""A function of the method, the URL and the body of an HTTP request, which returns the headers that sign it."""
 ToolOutput = list[TextBlock | DataBlock]
 """A tool's output, as content blocks."""
 
@@ -127,7 +134,6 @@ PostHookTypes = Literal["post_reply", "post_print", "post_observe", "post_reason
 _TOKEN_FIELDS = ("input_tokens", "output_tokens", "cache_input_tokens", "cache_creation_input_tokens")
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class ChatUsage(Strict):
     """Tokens of one model call, or of several added up; `estimated` when the provider did not say all of them.
@@ -221,7 +227,13 @@ class ChatResponse(Record):
     metadata: JSONObject | None = None
 
 
-@suggest_keywords()
+class DeferredSchema(dict[str, Any]):
+    """The schema of a tool that a model finds by itself, where its class has `supports_deferred_tools`.
+
+    For any other model it is a schema like all others.
+    """
+
+
 @dataclass(slots=True, repr=False, eq=False)
 class ToolChoice(Record):
     """Which tools the model may or must call.
@@ -255,14 +267,13 @@ class ToolChunk(Record):
     metadata: JSONObject = field(default_factory=dict)
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class ToolResponse(Record):
     """A tool's whole result.
 
     `metadata["response_msg"]`, a `Msg`, ends the reply with that message.
 
-    With `waits` it is not a result yet: the call has begun, and its reply is parked until one of these questions is
+    With `waits` it is not a result yet: the call is running, and its reply is parked until one of these questions is
     answered. Then the tool is called again, and finds the answers in its `ToolContext`. Only a tool with `is_resumable`
     may do that. `content` and `metadata` count for nothing there.
     """
@@ -279,8 +290,130 @@ class ToolResponse(Record):
         return join_texts(self.content)
 
 
+ContentSource = Literal[
+    "input",
+    "observed",
+    "tool_result",
+    "not_run",
+    "external",
+    "feedback",
+    "hint",
+    "summary",
+    "passage",
+    "memory",
+]
+"""Where content comes from.
+
+"input" and "observed" are messages. "tool_result" is the result of a call that ran here, "external" that of one which a
+program outside ran, and "not_run" what the runtime says of one that is denied, unknown, invalid or beyond a limit.
+"feedback" is what the user adds to a yes or a no. "hint" is for the model alone, by `continue_with` or a
+`HintBlockEvent`; "summary" takes the place of older messages; "passage" and "memory" are what a layer has found.
+"""
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class IncomingContent(Record):
+    """Content that is about to join a conversation, and where it comes from; `dataclasses.replace` makes another.
+
+    `tool_call` and `tool` are those that a result or feedback is about. `name` is the sender of a message, else the
+    name of the tool, the source of a hint or the knowledge base of a passage. `state` is that of a result; `metadata`
+    and `structured_output` are those of the message or result, which are saved and not sent to a model. `role` is that
+    of a message: "assistant" for the answer of another agent.
+
+    Layers of `on_content` return what is kept: the content and the metadata, of a message also its name and its
+    structured output, of a result also its state.
+    """
+
+    source: ContentSource
+    content: ToolOutput
+    tool_call: ToolCallBlock | None = None
+    name: str = ""
+    tool: Any = None
+    state: ToolResultState | None = None
+    metadata: JSONObject = field(default_factory=dict)
+    structured_output: Any = None
+    role: Role | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the content, one block a line, without data."""
+        return "\n".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+    def with_text(self, text: str) -> "IncomingContent":
+        """Return a copy that holds this text and nothing else."""
+        return replace(self, content=[TextBlock(text)])
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class FlowLabel(Strict):
+    """Where a value comes from, and who may read it; `a | b` is the label of a value that is made of both.
+
+    An untrusted value may have been written by outsiders. `readers` are the names of those who may read it, `None` for
+    anyone. `sources` are the tools and other sources that it comes from.
+    """
+
+    trusted: bool = True
+    readers: frozenset[str] | None = None
+    sources: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.trusted, bool):
+            raise ConfigError(f"FlowLabel(trusted=...) must be True or False, not {repr_of(self.trusted)}")
+        for name in ("readers", "sources"):
+            names: object = getattr(self, name)
+            if name == "sources" or names is not None:
+                object.__setattr__(self, name, frozenset(_checked_names(f"FlowLabel({name}=...)", names)))
+
+    def __or__(self, other: "FlowLabel") -> "FlowLabel":
+        if self.readers is None or other.readers is None:
+            readers = other.readers if self.readers is None else self.readers
+        else:
+            readers = self.readers & other.readers
+        return FlowLabel(self.trusted and other.trusted, readers, self.sources | other.sources)
+
+    def __hash__(self) -> int:
+        return hash((self.trusted, self.readers, self.sources))
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class ToolFlow(Strict):
+    """What a tool's output may be taken for, and what its arguments must be; see `InformationFlowMiddleware`.
+
+    `trusted_output` says that outsiders cannot write the output, or names the fields of a JSON result that they cannot:
+    `"items.id"`, where lists count for nothing and `*` stands for any characters. `trusted_input` names the arguments
+    that must be trusted, `True` for all. `output_readers` are those who may read the trusted part of the output.
+    `sends_to` is the argument whose values are the readers of a call. Raises `ConfigError` for a `str` where a list of
+    names is meant.
+    """
+
+    trusted_output: bool | Sequence[str] = False
+    trusted_input: bool | Sequence[str] = ()
+    output_readers: Sequence[str] | None = None
+    sends_to: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("trusted_output", "trusted_input"):
+            value: object = getattr(self, name)
+            if not isinstance(value, bool):
+                object.__setattr__(self, name, _checked_names(f"ToolFlow({name}=...)", value))
+        if self.output_readers is not None:
+            readers = _checked_names("ToolFlow(output_readers=...)", self.output_readers)
+            object.__setattr__(self, "output_readers", readers)
+        target: object = self.sends_to
+        if target is not None and not (isinstance(target, str) and target):
+            raise ConfigError(f"ToolFlow(sends_to=...) must be the name of an argument, not {repr_of(target)}")
+
+
+def _checked_names(place: str, names: object) -> tuple[str, ...]:
+    """Return the names; raises `ConfigError` for a `str`, whose characters would pass for names."""
+    if not isinstance(names, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in names):
+        remedy = f": write [{names!r:.100}]" if isinstance(names, str) else ""
+        raise ConfigError(f"{place} must be a list of names, not {repr_of(names)}{remedy}")
+    return tuple(names)
+
+
 class PermissionBehavior(StrEnum):
-    """What happens to a tool call; `PASSTHROUGH` means no opinion."""
+    """The decision on a tool call; `PASSTHROUGH` means no opinion."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -289,7 +422,7 @@ class PermissionBehavior(StrEnum):
 
 
 class PermissionMode(StrEnum):
-    """What happens to a tool call on which neither a rule nor the tool itself has decided.
+    """The decision on tool calls that neither a rule nor the tool itself has decided.
 
     `DEFAULT` asks. `ACCEPT_EDITS` asks too: tools that edit see the mode and may allow themselves. `EXPLORE` denies
     whatever is not read-only, and consults neither the tool nor the allow rules. `BYPASS` allows, even where the tool
@@ -303,10 +436,9 @@ class PermissionMode(StrEnum):
     DONT_ASK = "dont_ask"
 
 
-@suggest_keywords()
 @dataclass(frozen=True, slots=True, repr=False)
 class PermissionRule(Strict):
-    """What happens to the tool calls that the rule covers.
+    """The decision on the tool calls that a rule covers.
 
     `tool_name` is a name or a pattern, where `*` stands for any characters and `?` for any one. `rule_content` is a
     pattern for what the call is about (`ToolBase.permission_subject`), `None` for all calls; `[*]` and `[?]` stand for
@@ -336,10 +468,9 @@ class PermissionRule(Strict):
             )
 
 
-@suggest_keywords()
 @dataclass(frozen=True, slots=True, repr=False)
 class PermissionDecision(Strict):
-    """What happens to one tool call; to change a decision, make another with `dataclasses.replace`.
+    """The decision on one tool call; to change a decision, make another with `dataclasses.replace`.
 
     `message` is for the user who is asked, or for the model whose call is denied; `decision_reason` names the rule, the
     mode or the tool that decided. `suggested_rules` are what the user may agree to, to be asked less. An ASK that is
@@ -385,10 +516,9 @@ def _whole_text(cls: str, name: str, value: object) -> str:
     return whole_characters(value)
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class OpenQuestion(Strict):
-    """What a tool call that has begun needs to know before it can continue.
+    """A question of a running tool call, whose answer it needs to continue.
 
     `tool_call` is what is asked about: an `id` of the tool's choice, a name and its input. Outside it has the path
     "{id of the tool's own call}/{that id}". `kind` says whose answer it waits for: "user" for a yes or no, "external"
@@ -403,10 +533,9 @@ class OpenQuestion(Strict):
     inside: list[str] = field(default_factory=list)
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class PermissionContext(Strict):
-    """What a conversation permits. The order of the rules does not matter.
+    """The permissions of a conversation. The order of the rules does not matter.
 
     `allow_edited_input` lets the answer to a question change the arguments of the call, `allow_new_rules` lets it bring
     rules for later calls of that tool.
@@ -427,7 +556,6 @@ class PermissionContext(Strict):
             )
 
 
-@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class ReActConfig:
     """How far one reply may go; each limit ends it tidily, with a `finished_reason` of its own.
@@ -466,7 +594,9 @@ class ReActConfig:
         ):
             count: object = getattr(self, name)
             if type(count) is not int or count < 1:
-                raise ConfigError(f"{type(self).__name__}({name}=...) must be a whole number from 1 up, not {count!r}")
+                raise ConfigError(
+                    f"{type(self).__name__}({name}=...) must be a whole number of at least 1, not {count!r}"
+                )
         for name in ("parallel_tool_calls", "raise_form_errors"):
             choice: object = getattr(self, name)
             if not isinstance(choice, bool):
@@ -479,7 +609,6 @@ class ReActConfig:
                 )
 
 
-@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class ContextConfig:
     """When a conversation that grows too long for its model is summarised, and how much of it stays.

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import FrameType
 
 import anyio
+import trio  # noqa: F401  # a look for the running event loop takes a call more where it is loaded
 
 from benchmarks.clock import Sample, Series, show_progress
 from benchmarks.workloads import Workload

@@ -2,6 +2,7 @@
 
 usage: python benchmarks/run.py [--only GROUP...] [--quick] [--counts] [--check] [--rounds N] [--json FILE] [--markdown]
        python benchmarks/run.py --write-limits
+       python benchmarks/run.py --write-page [--rounds N]
 """
 
 import argparse
@@ -29,6 +30,8 @@ from benchmarks.suite import GROUPS, all_series, choose
 __all__ = ["main"]
 
 PEAK = "bytes in use at most"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "performance.md"
+BEGIN, END = "<!-- Made by `python3 dev.py bench --write-page`. -->\n\n", "\n\n<!-- The end of it. -->\n"
 
 
 def machine() -> dict[str, str]:
@@ -52,12 +55,17 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=report_file, metavar="FILE", help="write all rounds to FILE as well")
     parser.add_argument("--markdown", action="store_true", help="print the tables as pages of the documentation do")
     parser.add_argument("--write-limits", action="store_true", help="make today's calls the limits that a test checks")
+    parser.add_argument("--write-page", action="store_true", help="measure for the documentation, and write its table")
     parser.add_argument("--sections", nargs="+", metavar="KEY", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.counts and options.check:
         parser.error("--check is for times: counts have no targets, and tests/test_call_limits.py guards them")
     if options.write_limits and len(arguments) > 1:
         parser.error("--write-limits counts every group, so it takes no other option")
+    if options.write_page:
+        if options.quick or options.counts or options.only != list(GROUPS):
+            parser.error("--write-page writes a whole table of times: it goes with --rounds alone")
+        options.only, options.markdown = [group for group in GROUPS if group != "stores"], True  # they have a page
     return options
 
 
@@ -71,6 +79,13 @@ def take_measures(options: argparse.Namespace) -> dict[str, list[Sample]]:
     if has_valgrind() and not options.quick:
         measures = {"instructions": [count_instructions(chosen.series)], **measures}
     return measures
+
+
+def write_page(text: str) -> None:
+    """Put what was measured in the place of the last numbers on the page about performance."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -88,13 +103,17 @@ def main(arguments: Sequence[str]) -> int:
     tables = {
         name: make_rows(undivided(lines) if name == PEAK else lines, samples) for name, samples in measures.items()
     }
-    print("; ".join(machine().values()))
+    text = "; ".join(machine().values())
     for name, rows in tables.items():
         samples = measures[name]
         step = median(sample.get(STEP, 0) for sample in samples)
-        print(f"\n{name}; medians of {len(samples)} rounds, a bare step of `async for` takes {step * 1000:.0f} ns\n"
-              if step else f"\n{name} per iteration\n")  # fmt: skip
-        print(markdown(rows) if options.markdown else render(rows))
+        head = (f"{name}; medians of {len(samples)} rounds, a bare step of `async for` takes {step * 1000:.0f} ns"
+                if step else f"{name} per iteration")  # fmt: skip
+        text += f"\n\n{head}\n\n"
+        text += markdown(rows) if options.markdown else render(rows)
+    print(text)
+    if options.write_page:
+        write_page(text)
     print(*choose(options.only).notes, sep="\n")
     if options.json:
         report = {

@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 
 from agentrt.state import FileStateStore
 from benchmarks.clock import Backend, Probe, Series
+from benchmarks.first_answer import PROGRAMS, measure_first_answer
 from benchmarks.imports import measure_imports
 from benchmarks.memory import SIDES, measure_memory
 from benchmarks.rows import Line, Quantity, added, constant, per, slope, total
@@ -44,6 +45,7 @@ from benchmarks.workloads import (
     Workload,
     add,
     add_later,
+    in_production,
     make_tracing,
     missing_servers,
 )
@@ -54,6 +56,7 @@ CALL_LAYERS = (0, 1, 5, 10, 20)
 STREAM_LAYERS = (0, 1, 5, 10)
 INTERCEPTED = ROUNDS + 1 + ROUNDS  # the model calls and the tool calls of one W3 run
 HELD = (0, 2_000, 20_000)
+TOGETHER = 100
 MORE_PER_SAVE = 600  # microseconds, at most
 MILLISECONDS = 1_000
 KILOBYTES = 1_024
@@ -101,6 +104,35 @@ def key_of(name: str, count: float = 1) -> Callable[[str], Quantity]:
 def slope_of(name: str, depths: Sequence[int], count: float) -> Callable[[str], Quantity]:
     """Return what reads the price of one more layer on one side."""
     return lambda side: slope({depth: f"{name} N={depth}/{side}" for depth in depths}, count)
+
+
+def as_users_run() -> Group:
+    """W1, W2 and replies at once as most programs run them: read, within the layers of a service, and saved."""
+    at_once = f"W5 {TOGETHER}"
+    lines = [three_sides(f"{at_once} replies, each", "us", key_of(at_once, TOGETHER))]
+    floor, rich, agentrt = (partial(replies, TOGETHER) for replies in SIDES.values())
+    series = sides(at_once, floor, rich, agentrt, counted=1)
+    for name, bare, count, make in (
+        ("W1", "W1", 1, partial(AgentChat, 0)),
+        ("W2", "W3 N=0", 1, AgentChat),
+        ("W5", at_once, TOGETHER, agentrt),
+    ):
+        read, layered, saved, all_of_it = (f"{bare} {way}/agentrt" for way in ("read", "layered", "saved", "all"))
+        counted = 8 if name == "W1" else 1  # the others call a model often enough in one iteration
+        series += [
+            Series(read, partial(make, reads=True), counted=counted),
+            Series(layered, partial(in_production, make, reads=True), counted=counted),
+            Series(saved, partial(in_production, make, saves=True), counted=0),
+            Series(all_of_it, partial(in_production, make, saves=True, reads=True), counted=0),
+        ]
+        base = per(f"{bare}/agentrt", count)
+        lines += [
+            Line(f"{name} read", "us", per(read, count), per(f"{bare}/floor", count), per(f"{bare}/rich", count)),
+            Line(f"{name} in seven layers, read", "us", per(layered, count), base, to="bare"),
+            Line(f"{name} in production", "us", per(saved, count), base, to="bare"),
+            Line(f"{name} in production, read", "us", per(all_of_it, count), base, to="bare"),
+        ]
+    return Group(lines, series)
 
 
 def one_turn() -> Group:
@@ -201,12 +233,15 @@ def construction() -> Group:
     rich = per("construct/rich")
     imports = frozenset(f"{what}/{side}" for what in ("import", "resident") for side in SIDES)
     installation = frozenset({"installed/agentrt", "distributions/agentrt"})
+    answers = frozenset(f"first answer/{side}" for side in PROGRAMS)
+    first, plain = per("first answer/agentrt"), per("first answer/httpx2")
     return Group(
         [
             Line("W6 construct", "us", per("construct/agentrt"), rich, target=0.5, to="R"),
             Line("   a second agent, same tools", "us", per("second/agentrt"), rich, target=0.06, to="R"),
             Line("   a second agent, same functions", "us", per("second by functions/agentrt"), rich, to="R"),
             three_sides("   import", "ms", key_of("import"), target=3.3, per_unit=MILLISECONDS),
+            Line("   first answer", "ms", first, plain, target=2.2, to="httpx2", per_unit=MILLISECONDS),
             three_sides("   memory after import", "MB", key_of("resident"), per_unit=MEGABYTES),
             Line("   installed", "MB", per("installed/agentrt"), per_unit=MEGABYTES, to=""),
             Line("   distributions", "", per("distributions/agentrt"), to=""),
@@ -216,7 +251,11 @@ def construction() -> Group:
             agent_series("second", SecondAgent),
             agent_series("second by functions", lambda: SecondAgent(lambda function: function)),
         ],
-        [Probe(imports, measure_imports, rounds=99), Probe(installation, measure_installation, rounds=1)],
+        [
+            Probe(imports, measure_imports, rounds=99),
+            Probe(answers, measure_first_answer, rounds=99),
+            Probe(installation, measure_installation, rounds=1),
+        ],
     )
 
 
@@ -394,6 +433,7 @@ def trio() -> Group:
 
 
 GROUPS: dict[str, Callable[[], Group]] = {
+    "users": as_users_run,
     "W1": one_turn,
     "W2": ten_rounds,
     "W3": call_layers,

@@ -1,4 +1,4 @@
-"""Ask this project's own pages: the passages that fit a question reach the model, and its answer cites them."""
+"""Ask this project's own pages: the model gets the relevant passages, and its answer cites them."""
 
 import asyncio
 import re

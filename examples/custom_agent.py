@@ -14,7 +14,7 @@ from agentrt.session import JSONSession
 
 
 class Politeness(MiddlewareBase):
-    """Adds a polite word, whatever the agent's own `reply` takes and does."""
+    """Adds a polite word, for any `reply` of the agent."""
 
     async def on_reply(
         self, agent: AgentBase, input_kwargs: dict[str, Any], next_handler: Any
@@ -26,7 +26,7 @@ class Politeness(MiddlewareBase):
 
 
 class Parrot(AgentBase):
-    """Repeats what it heard last, a word at a time, and remembers all of it."""
+    """Repeats the last message, one word at a time, and remembers all messages."""
 
     def __init__(self, name: str, middlewares: list[MiddlewareBase]) -> None:
         super().__init__(name=name, middlewares=middlewares)
@@ -40,7 +40,7 @@ class Parrot(AgentBase):
         answer = Msg(self.name, [TextBlock("")], "assistant")
         for word in ((msg.get_text_content() or "") + " ").split() * times:
             answer.content = [TextBlock(f"{answer.get_text_content()} {word}".strip())]
-            await self.print(answer, last=False)  # shows what is new
+            await self.print(answer, last=False)  # shows the new part
         await self.print(answer)
         return answer
 

@@ -1,4 +1,4 @@
-"""An evaluation: a data set of questions, and a judge that says of each answer whether it is right.
+"""An evaluation: a data set of questions, and a judge of the answers.
 
 Both models are scripted here, so that the program runs offline. With real ones, `cassette` records their answers.
 """
@@ -56,7 +56,7 @@ async def main(path: Path) -> None:
         verdicts = await evaluate(ScriptedChatModel(ANSWERS), scripted_judge(VERDICTS))
     for case, verdict in zip(CASES, verdicts, strict=True):
         print(f"{'right' if verdict.is_right else 'wrong'}  {case.question}  {verdict.reason}")
-    with cassette(path, mode="none"):  # again, without asking any model
+    with cassette(path, mode="none"):  # again, without calling any model
         assert await evaluate(ScriptedChatModel([]), scripted_judge([])) == verdicts
     print(f"{sum(verdict.is_right for verdict in verdicts)} of {len(CASES)} are right")
 

@@ -1,4 +1,4 @@
-"""A tool that runs outside of the agent: the reply waits until its caller brings the result."""
+"""A tool that runs outside the agent: the reply waits until its caller sends the result."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ class GetWeather(ToolBase):
 
 
 def look_out_of_the_window(call: ToolCallBlock) -> str:
-    """Do the tool's work, in a browser or on a phone, say."""
+    """Do the tool's work, for example in a browser or on a phone."""
     city = json.loads(call.input)["city"]
     print(f"(a colleague in {city} looks out of the window)")
     return f"It is snowing in {city}."

@@ -1,4 +1,4 @@
-"""Two agents share one conversation: one passes it to the other, which asks before it acts."""
+"""Two agents share one conversation: one transfers it to the other, which asks before it acts."""
 
 import asyncio
 import json

@@ -17,7 +17,7 @@ class Echo(AgentBase):
 
 
 def mark_for_instance(self: AgentBase, kwargs: dict[str, Any]) -> dict[str, Any]:
-    kwargs["msg"].content += " [instance]"  # a copy: it counts because it is returned
+    kwargs["msg"].content += " [instance]"  # a copy: it takes effect because it is returned
     return kwargs
 
 

@@ -1,6 +1,6 @@
-"""Kill a worker in the middle of a reply, and have another one finish it: all that they share is a file.
+"""Kill a worker in the middle of a reply, and let another one finish it: they share only a file.
 
-The worker that is killed is a process of `agentrt worker`; the one that waits to take over is this process.
+The killed worker is a process of `agentrt worker`; the one that takes over is this process.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ CITIES = ("London", "Oslo", "Beijing")
 
 
 async def measure(city: str, context: ToolContext) -> str:
-    """Measure the temperature in a city, which takes a moment."""
+    """Measure the temperature in a city; this takes a moment."""
     await asyncio.sleep(0.5)
     return f"{city} has {len(city)} degrees ({context.idempotency_key})"
 
@@ -39,7 +39,7 @@ def next_step(messages: Sequence[Msg], _: object) -> Any:
     return f"It was measured in {', '.join(CITIES)}."
 
 
-# What the workers load. The tool may run again with the same key, so a call that was cut off is not in doubt.
+# Loaded by the workers. The tool may run again with the same key, so an interrupted call is not in doubt.
 tools = [FunctionTool(measure, idempotent=True)]
 agent = Agent("assistant", "You measure.", ScriptedChatModel([next_step] * 100), tools=tools)
 
@@ -54,23 +54,23 @@ def show(text: str, style: str) -> None:
 
 
 def work(database: str) -> None:
-    """Be a worker, as the process of the command `agentrt worker` is."""
+    """Run a worker, like the command `agentrt worker`."""
     with redirect_stderr(sys.stdout):
         run_command(["worker", "killed_worker:agent", "--store", f"sqlite:{database}"])
 
 
 async def main(database: str, worker: multiprocessing.Process) -> None:
     logging.basicConfig(stream=sys.stdout, format="this process: %(message)s")
-    logging.getLogger("agentrt").setLevel(logging.INFO)  # of what it waits for, and what it takes over
+    logging.getLogger("agentrt").setLevel(logging.INFO)  # logs its waits and takeovers
     store = SQLiteStore(database)
     async with Runner(agent, store) as runner, asyncio.TaskGroup() as group:
         handle = await runner.submit("weather", "How warm is it?", reply_id="demo")
         standby: asyncio.Task[None] | None = None
-        async for event in handle.events():  # in this process: what the worker has saved
-            # The worker has begun, so this process can only wait for its end.
+        async for event in handle.events():  # in this process: the events saved by the worker
+            # The worker is running, so this process can only wait for its end.
             standby = standby or group.create_task(runner.work())
             if isinstance(event, ReplyResumedEvent) and len(event.blocks) >= 2:
-                break  # one call has its result, and the next one begins
+                break  # one call has its result, and the next one starts
         worker.kill()  # with SIGKILL: it can save nothing more
         show("killed the worker in the middle of the reply", "red")
         message = await handle.result()
@@ -84,9 +84,9 @@ async def main(database: str, worker: multiprocessing.Process) -> None:
 
 if __name__ == "__main__":
     show("A worker is killed, and another one finishes its reply", "bold")
-    begun = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        # On Linux a copy of this process, which imports nothing again.
+        # On Linux a copy of this process, without new imports.
         worker = multiprocessing.Process(target=work, args=[f"{folder}/agent.db"])
         worker.start()
         try:
@@ -94,4 +94,4 @@ if __name__ == "__main__":
         finally:
             worker.kill()
             worker.join()
-    print(f"in {time.monotonic() - begun:.1f} s")
+    print(f"in {time.monotonic() - start:.1f} s")

@@ -1,4 +1,4 @@
-"""What a user says in one conversation is known in the next one, and to nobody else."""
+"""Facts from one conversation of a user are known in the next one, and to nobody else."""
 
 import asyncio
 import tempfile
@@ -14,7 +14,7 @@ USERS = {"monday-ann": "ann", "tuesday-ann": "ann", "tuesday-bob": "bob"}
 
 
 def recall(messages: list[Msg], tools: object) -> str:
-    """Say what the request has of the memory, as a real model would use it."""
+    """Quote the memories in the request, as a real model would use them."""
     hints = [block.hint for message in messages for block in message.get_content_blocks("hint")]
     return hints[0].splitlines()[2] if hints else "nothing is remembered"
 

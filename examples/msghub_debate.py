@@ -38,7 +38,7 @@ async def main() -> None:
         for speaker in (alice, bob, carol):
             answer = await speaker()
             print(f"{answer.name}: {answer.get_text_content()}")
-        hub.delete(carol)  # from here on she neither hears the others nor is heard
+        hub.delete(carol)  # from here on she does not observe the others, nor they her
         for speaker in (carol, bob):
             answer = await speaker()
             print(f"{answer.name}: {answer.get_text_content()}")

@@ -1,4 +1,4 @@
-"""A plan is made, worked on step by step, and taken up again where a saved conversation left it."""
+"""A plan is created, executed step by step, and resumed from a saved conversation."""
 
 import asyncio
 import json

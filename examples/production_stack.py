@@ -1,4 +1,4 @@
-"""The layers of an agent in production, outermost first: why each stands where it does, and what a wrong order gets."""
+"""The layers of an agent in production, outermost first: the reasons for the order, and the error for a wrong one."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Ask questions about a folder: a real agent with real tools, and the model that your environment calls for.
+"""Ask questions about a folder: a real agent with real tools, and the model that your environment selects.
 
 Without OPENAI_API_KEY, OPENAI_BASE_URL, ANTHROPIC_API_KEY or AGENTRT_MODEL that is a set of rules, which works offline.
 """
@@ -53,7 +53,7 @@ def show(text: str) -> None:
 
 
 async def main(questions: Sequence[str], folder: Path) -> None:
-    toolkit = Toolkit(tools=folder_tools(folder))  # plain functions that look into this folder, and nowhere else
+    toolkit = Toolkit(tools=folder_tools(folder))  # plain functions that read only this folder
     middlewares = [RateLimitMiddleware(min_interval=0.1), TimingMiddleware(), DynamicContextMiddleware()]
     prompt = "Answer questions about the files of one folder."
     async with Agent("assistant", prompt, default_model(), toolkit=toolkit, middlewares=middlewares) as agent:

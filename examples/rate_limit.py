@@ -1,4 +1,4 @@
-"""Keep a minimum interval between model calls, however many replies ask for one."""
+"""Keep a minimum interval between model calls, for any number of replies."""
 
 import asyncio
 import itertools

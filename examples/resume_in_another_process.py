@@ -1,4 +1,4 @@
-"""Ask in one process and resume in another: all that they share is a folder."""
+"""Ask in one process and resume in another: they share only a folder."""
 
 import asyncio
 import subprocess

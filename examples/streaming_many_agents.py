@@ -1,4 +1,4 @@
-"""Read what two agents print at the same time as one stream, and show of each message only what is new."""
+"""Read the printed messages of two concurrent agents as one stream, and show only the new part of each message."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Get an answer that has a form: a pydantic model says which, and the model learns what does not fit."""
+"""Get a structured answer: a pydantic model defines its form, and the language model learns about its mistakes."""
 
 import asyncio
 import json
@@ -24,13 +24,13 @@ def answer(**fields: object) -> list[ToolCallBlock]:
 
 
 async def main() -> None:
-    # The first attempt does not fit, and the model learns why; the second one does.
+    # The first attempt is invalid, and the model learns why; the second one is valid.
     model = ScriptedChatModel([answer(city="Kyoto", days=-3), answer(city="Kyoto", days=3)])
     agent = Agent(name="assistant", model=model)
     msg = await agent.reply("Three days in Kyoto, please.", Trip)
     [refused] = model.calls[1].messages[-2].get_content_blocks("tool_result")
     print("".join(block.text for block in refused.output if isinstance(block, TextBlock)))
-    trip = msg.structured_output  # a Trip, which a type checker knows as well; None if no answer fitted
+    trip = msg.structured_output  # a Trip, also for type checkers; None if no answer was valid
     if trip is not None:
         print(f"{trip.days} days in {trip.city}, by {'train' if trip.by_train else 'plane'}")
 

@@ -1,4 +1,4 @@
-"""Let two agents work side by side for a third one; one of them asks, and all resume from JSON."""
+"""Let two agents work in parallel for a third one; one of them asks, and all resume from JSON."""
 
 import asyncio
 import json

@@ -29,7 +29,7 @@ async def slow_answer(messages: list[Msg], tools: list[JSONSchema] | None) -> st
 
 
 async def main() -> None:
-    # A model that streams has returned as soon as its answer begins; one that does not, when its answer is whole.
+    # A streaming model returns as soon as its answer starts; any other when its answer is complete.
     model = ScriptedChatModel([slow_answer, "This one was quick."], stream=False)
     agent = Agent(name="assistant", model=model, middlewares=[TimingMiddleware()])
     for question in ("How are you?", "And now?"):

@@ -11,7 +11,7 @@ from agentrt.model import ScriptedChatModel
 
 
 class WhichAccount(MiddlewareBase):
-    """Asks once in a conversation, before its model is asked anything."""
+    """Asks once per conversation, before the first model call."""
 
     def __init__(self) -> None:
         self.ask = Question("which_account", account=Literal["private", "work"])

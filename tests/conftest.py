@@ -1,12 +1,15 @@
 """The event loops of async tests, and a gate: a test that leaves something behind fails."""
 
 import asyncio
+import functools
 import gc
 import os
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
+from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from pathlib import Path
 from types import AsyncGeneratorType
@@ -16,6 +19,9 @@ import anyio
 import pytest
 import trio
 from hypothesis import HealthCheck, settings
+
+from agentrt._runtime.concurrency.coroutine_reader import close_at_end, open_readers
+from tests.program_runner import ProgramRunner, open_program_runner
 
 # A busy machine is not a failure of what is tested. The examples are the same in every run, so that none fails by
 # chance; `--hypothesis-profile=searching` tries others.
@@ -37,12 +43,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 pytest_plugins = ["tests.budgets", "tests.more_examples", "tests.time_limit"]
 
 TESTS = Path(__file__).parent
-FILES = Path("/proc/self/fd")
+FILES = "/proc/self/fd"
 
 # Here the event loop is part of what is tested: each async test runs on both.
-BOTH_LOOPS = ("chain", "concurrency", "conversation", "loop", "model/remote", "runner")
+BOTH_LOOPS = ("chain", "concurrency", "conversation", "http", "loop", "model/remote", "runner")
+# Here each async test runs on asyncio with uvloop as well, which schedules and closes by code of its own.
+ALSO_ON_UVLOOP = ("chain", "concurrency/test_coroutine_reader.py")
+HAS_UVLOOP = pytest.mark.skipif(not find_spec("uvloop"), reason="uvloop is not installed")
+UVLOOP = pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop", marks=HAS_UVLOOP)
+SAMPLE = 3
+"""Of a test's parameters, each third runs on a second loop; the others run there when `-m` asks for `trio_too`."""
 # Here a library, or a server in its own thread, needs asyncio.
-ASYNCIO_ALONE = ("runner/dbos", "serving/studio", "serving/test_server.py")
+ASYNCIO_ALONE = ("runner/dbos", "serving/studio", "serving/test_load.py", "serving/test_server.py")
 
 _TRIO_TESTS = pytest.StashKey[dict[Path, str]]()
 
@@ -58,7 +70,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     That one is the first without parameters. The others run on trio when `-m` asks for them: `-m trio_too`.
     """
     path, name = metafunc.definition.path, metafunc.definition.nodeid
-    marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    marks = [name for mark in metafunc.definition.iter_markers("parametrize") for name in _names_in(mark.args[0])]
     if "anyio_backend" not in metafunc.fixturenames or "anyio_backend" in marks or TESTS not in path.parents:
         return
     loops: list[Any] = ["asyncio"]
@@ -67,10 +79,43 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         loops += ["trio"]
     elif "trio_too" in metafunc.config.option.markexpr:
         loops += [pytest.param("trio", marks=pytest.mark.trio_too)]
+    if _lies_in(path, ALSO_ON_UVLOOP):
+        loops += [UVLOOP]
     metafunc.parametrize("anyio_backend", loops[:1] if _lies_in(path, ASYNCIO_ALONE) else loops)
 
 
-def _lies_in(path: Path, places: Sequence[str]) -> bool:
+def _names_in(parameters: str | Sequence[str]) -> Sequence[str]:
+    return parameters.replace(" ", "").split(",") if isinstance(parameters, str) else parameters
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asks_for_all = "trio_too" in config.option.markexpr
+    seen: Counter[tuple[str, str]] = Counter()
+    left_out = []
+    for item in items if _runs_files(config) else ():
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        backend = parameters.get("anyio_backend", "asyncio")
+        if backend == "asyncio" or len(parameters) == 1 or item.get_closest_marker("slow") is not None:
+            continue
+        test = (item.nodeid.partition("[")[0], str(backend))
+        if seen[test] % SAMPLE:
+            item.add_marker("trio_too")
+            left_out.append(item)
+        seen[test] += 1
+    if left_out and not asks_for_all:
+        config.hook.pytest_deselected(items=left_out)
+        unwanted = set(left_out)
+        items[:] = [item for item in items if item not in unwanted]
+
+
+def _runs_files(config: pytest.Config) -> bool:
+    # Who names a test wants all of it.
+    return not any("::" in argument for argument in config.args)
+
+
+@functools.cache  # a file has up to hundreds of tests
+def _lies_in(path: Path, places: tuple[str, ...]) -> bool:
     return any(path == TESTS / place or TESTS / place in path.parents for place in places)
 
 
@@ -81,13 +126,26 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
+def program_runner() -> Iterator[ProgramRunner]:
+    with open_program_runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="session")
 def resource_tracker_runs() -> None:
     """Start what `multiprocessing` starts with the first process that it spawns, and never stops."""
     resource_tracker.ensure_running()
 
 
+@pytest.fixture(scope="session")
+def uvloop_has_run() -> None:
+    """Run uvloop once, which servers in tests run too: it opens a pipe for the whole process, and keeps it."""
+    if find_spec("uvloop"):
+        anyio.run(anyio.lowlevel.checkpoint, backend="asyncio", backend_options={"use_uvloop": True})
+
+
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+def nothing_is_left_behind(request: pytest.FixtureRequest, uvloop_has_run: None) -> Iterator[None]:
     """Fail when the test leaves a thread or an open file, or, where it is async, a task or a suspended generator."""
     if "anyio_backend" in request.fixturenames:
         request.getfixturevalue("no_task_or_generator_is_left_behind")
@@ -100,17 +158,19 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-async def no_task_or_generator_is_left_behind(anyio_backend: str) -> AsyncIterator[None]:
-    tasks = _tasks(anyio_backend)
+async def no_task_or_generator_is_left_behind(anyio_backend_name: str) -> AsyncIterator[None]:
+    tasks = _tasks(anyio_backend_name)
     yield
     # A reply that the test has dropped is closed in a task of its own, which takes turns of the event loop that a test
     # without another wait does not give it; how many there are by now is chance on trio.
     with anyio.move_on_after(10):
         await anyio.wait_all_tasks_blocked()
-    left = _tasks(anyio_backend) - tasks
+    left = _tasks(anyio_backend_name) - tasks
     assert not left, f"tasks left behind: {left}"
-    generators = [generator for generator in _generators(anyio_backend) if _is_ours(generator)]
+    generators = [generator for generator in _generators(anyio_backend_name) if _is_ours(generator)]
     assert not generators, f"generators left suspended: {generators}"
+    streams = [stream for stream in open_readers() if stream.is_open]
+    assert not streams, f"streams left open: {streams}"
 
 
 def _tasks(backend: str) -> set[object]:
@@ -135,13 +195,15 @@ def _task_and_children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]
 def _generators(backend: str) -> list[AsyncGeneratorType[object, object]]:
     # Both loops know the generators that were started in them; neither says so in public.
     if backend == "asyncio":
-        return list(asyncio.get_running_loop()._asyncgens)  # type: ignore[attr-defined]  # private
+        return list(getattr(asyncio.get_running_loop(), "_asyncgens", ()))  # uvloop hides them
     return list(trio._core._run.GLOBAL_RUN_CONTEXT.runner.asyncgens.alive)
 
 
 def _is_ours(generator: AsyncGeneratorType[object, object]) -> bool:
     # By module and not by path: a clone lies in a folder named agentrt too, and then these tests would count as ours.
     if generator.ag_frame is None:
+        return False
+    if generator.ag_code is close_at_end.__code__:  # it is open for as long as the event loop
         return False
     package, _, _ = generator.ag_frame.f_globals.get("__name__", "").partition(".")
     return package in ("agentrt", "agentrt_middleware")
@@ -165,13 +227,14 @@ def _is_idle(thread: threading.Thread) -> bool:
 
 
 def _open_files() -> set[str]:
-    if not FILES.is_dir():
+    if not os.path.isdir(FILES):
         return set()
-    links = (_target(link) for link in FILES.iterdir())
+    # As strings: before and after each test, paths of `pathlib` would take longer than the calls to the system.
+    links = (_target(f"{FILES}/{number}") for number in os.listdir(FILES))
     return {link for link in links if link is not None and not link.startswith(("/proc", "/dev"))}
 
 
-def _target(link: Path) -> str | None:
+def _target(link: str) -> str | None:
     try:
         return os.readlink(link)
     except OSError:  # it was the one that the listing itself had open

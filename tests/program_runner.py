@@ -1,21 +1,24 @@
-"""Runs programs as `python -W error -c PROGRAM` would, but without importing agentrt anew for each.
+"""Runs programs as `python -W error` would, but without importing agentrt anew for each.
 
-As a script this file is the server: it imports what nearly every program of the documentation imports, which takes
-longer than most of them run, and forks for each request that it reads from standard input.
+As a script this file is the server: it imports what nearly every program of the tests imports, which takes longer than
+most of them run, and forks for each request that it reads from standard input. A program that needs a Python of its
+own (for a terminal, a closed stream or an encoding) is not for it.
 """
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).resolve().parents[1]
+PATIENCE = 60  # seconds; only a failure waits that long
 
 
 class ProgramRunner:
@@ -25,19 +28,44 @@ class ProgramRunner:
         self._requests = requests
         self._exit_codes = exit_codes
 
-    def run(self, source: str) -> "subprocess.CompletedProcess[str]":
-        with tempfile.NamedTemporaryFile("r") as output, tempfile.NamedTemporaryFile("r") as errors:
-            self._requests.write(json.dumps([source, output.name, errors.name]) + "\n")
+    def run(
+        self,
+        program: str | Path,
+        *arguments: str,
+        cwd: Path = ROOT,
+        typed: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run source text, as `python -c` does, or a file.
+
+        `typed` is its standard input. Without an environment it has that of the server.
+        """
+        with (
+            tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys,
+            tempfile.NamedTemporaryFile("r", encoding="utf-8", newline="\n") as output,
+            tempfile.NamedTemporaryFile("r", encoding="utf-8", newline="\n") as errors,
+        ):
+            keys.write(typed)
+            keys.flush()
+            place, source = (str(program), program.read_text("utf-8")) if isinstance(program, Path) else ("", program)
+            streams = [keys.name, output.name, errors.name]
+            request = [place, source, arguments, str(cwd), streams, environment and {**environment}]
+            self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
             exit_code = int(self._exit_codes.readline())
-            return subprocess.CompletedProcess(source, exit_code, output.read(), errors.read())
+            return subprocess.CompletedProcess([source, *arguments], exit_code, output.read(), errors.read())
 
 
 @contextmanager
 def open_program_runner() -> Iterator[ProgramRunner]:
     command = [sys.executable, "-W", "error", "-m", "tests.program_runner"]
     pipe = subprocess.PIPE
-    environment = {"AGENTRT_MODEL": "rules", **os.environ}  # without one, `default_model()` says so in each program
+    environment = {
+        "AGENTRT_MODEL": "rules",  # without one, `default_model()` says so in each program
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "middleware")]),
+        "PYTHONIOENCODING": "utf-8",
+    }
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, encoding="utf-8", cwd=ROOT, env=environment) as server:
         assert server.stdin is not None
         assert server.stdout is not None
@@ -50,28 +78,37 @@ def main() -> None:
     import agentrt.testing  # noqa: F401
 
     for line in sys.stdin:
-        source, output, errors = json.loads(line)
+        place, source, arguments, cwd, streams, environment = json.loads(line)
         child = os.fork()
         if child == 0:
-            _redirect(output, errors)
-            _run_as_main(source)
+            signal.alarm(PATIENCE)
+            _redirect(streams)
+            os.chdir(cwd)
+            if environment is not None:
+                os.environ.clear()
+                os.environ.update(environment)
+            _run_as_main(place, source, arguments)
             return
         _, status = os.waitpid(child, 0)
         sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
         sys.stdout.flush()
 
 
-def _redirect(output: str, errors: str) -> None:
-    for number, path in ((0, os.devnull), (1, output), (2, errors)):
+def _redirect(streams: Sequence[str]) -> None:
+    for number, path in enumerate(streams):
         file = os.open(path, os.O_RDWR)
         os.dup2(file, number)
         os.close(file)
+    sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)  # the server's has the next request in it
 
 
-def _run_as_main(source: str) -> None:
-    sys.argv = ["-c"]
+def _run_as_main(place: str, source: str, arguments: Sequence[str]) -> None:
+    sys.argv = [place or "-c", *arguments]
+    sys.path[0] = os.path.dirname(place)
     module = sys.modules["__main__"] = types.ModuleType("__main__")
-    exec(compile(source, "<string>", "exec"), vars(module))
+    if place:
+        module.__file__ = place
+    exec(compile(source, place or "<string>", "exec"), vars(module))
 
 
 if __name__ == "__main__":

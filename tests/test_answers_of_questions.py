@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentrt.block import join_texts
+from agentrt._runtime.block import join_texts
 from agentrt.errors import InvalidInputError
 from agentrt.event import AgentEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
 from agentrt.message import TextBlock, ToolCallBlock

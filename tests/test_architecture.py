@@ -1,9 +1,12 @@
 """What no source file may do, whatever it is for. The direction of imports is import-linter's affair."""
 
 import ast
+import importlib
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -12,21 +15,22 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted([*ROOT.glob("agentrt/**/*.py"), *ROOT.glob("middleware/**/*.py")])
-EVENT_LOOP = ROOT / "agentrt" / "concurrency" / "event_loop.py"
-COMPILER = ROOT / "agentrt" / "chain" / "compile.py"
+EVENT_LOOP = ROOT / "agentrt" / "_runtime" / "concurrency" / "event_loop.py"
+COMPILER = ROOT / "agentrt" / "_runtime" / "chain" / "compile.py"
 CONSOLE = ROOT / "agentrt" / "console"
 
 STARTS_TASKS = {"create_task", "ensure_future", "spawn_system_task"}
 SCOPES = {"CancelScope", "TaskGroup", "create_task_group", "fail_after", "move_on_after", "open_nursery", "timeout"}
 MOST_MODULES = 262  # of agentrt and of other distributions
 NOT_LOADED = (
+    "agentrt.compat",
     "agentrt.console",
     "agentrt.middleware",
     "agentrt.pipeline",
     "agentrt.testing",
     "agentrt_middleware",
     "anthropic",
-    "agentrt.terminal.form",
+    "agentrt._runtime.terminal.form",
     "agentrt.tool.signature.pydantic_types",
     "coredis",
     "email",
@@ -34,6 +38,7 @@ NOT_LOADED = (
     "html",
     "http.client",
     "jsonschema",
+    "jsonschema_rs",
     "mcp",
     "httpx",
     "httpx2",
@@ -49,6 +54,15 @@ NOT_LOADED = (
     "trio",
     "uuid",
 )
+
+PRIVATE_OF_PYTHON = {
+    "asyncio._get_running_loop": "middlewares that wait cannot be imported",
+    "asyncio.tasks._enter_task": "the runtime cannot be imported: the first step of a task is taken by hand",
+    "asyncio.tasks._leave_task": "likewise",
+    "re._constants": "RedactionMiddleware cannot be imported: there is no public parser of patterns",
+    "re._parser": "likewise",
+}
+"""What a new version of Python may take away, and what breaks then."""
 
 Find = Callable[[ast.AST], Iterator[ast.AST]]
 
@@ -208,6 +222,32 @@ RULES: dict[str, tuple[Find, tuple[Path, ...], list[str], str]] = {
 LAWS = pytest.mark.parametrize(("find", "exempt", "bad", "good"), RULES.values(), ids=RULES)
 
 
+def rooms_in(folder: str) -> set[str]:
+    """Return the dotted names of the modules and packages right in a folder of the project."""
+    paths = {path for path in (ROOT / folder).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    return {f"{folder}.{path.stem}".replace("/", ".") for path in paths} - {f"{folder}.__init__".replace("/", ".")}
+
+
+def test_private_parts_of_python_are_few_and_explained() -> None:
+    used = set[str]()
+    for path in SOURCES:
+        for node in nodes_of(tree_of(path)):
+            module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
+            if module is not None and module.partition(".")[0] in sys.stdlib_module_names:
+                used |= {f"{module}.{alias.name}" for alias in node.names if re.match("_[^_]", alias.name)}
+    assert used == set(PRIVATE_OF_PYTHON)
+    for name in used:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), f"without {name} {PRIVATE_OF_PYTHON[name]}"
+
+
+def test_each_room_has_one_place_in_the_order_of_imports():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    named = [name for layer in layers for name in re.findall(r"[a-z0-9_.]+", layer)]
+    assert sorted(named) == sorted(rooms_in("agentrt") - {"agentrt._runtime"} | rooms_in("agentrt/_runtime"))
+
+
 def test_no_source_breaks_a_rule():
     breaches = {rule: find_places(find, *exempt) for rule, (find, exempt, _, _) in RULES.items()}
     assert not any(breaches.values()), breaches
@@ -235,19 +275,42 @@ def run_program(program: str) -> tuple[str, str]:
     return finished.stdout.strip(), finished.stderr
 
 
+@cache
+def modules_of_an_import() -> set[str]:
+    """Return the names of the modules that are loaded after `import agentrt`."""
+    printed, complaints = run_program("import sys, agentrt; print(*sys.modules)")
+    assert not complaints
+    return set(printed.split())
+
+
 def test_importing_agentrt_loads_no_optional_module():
-    program = f"import sys, agentrt; print([name for name in {NOT_LOADED!r} if name in sys.modules])"
-    assert run_program(program) == ("[]", "")
+    assert [name for name in NOT_LOADED if name in modules_of_an_import()] == []
+
+
+def test_an_agent_loads_the_ways_of_1_x_when_one_of_them_is_used():
+    program = """
+import sys, anyio, agentrt, agentrt.agent, agentrt.session
+from agentrt.model import ScriptedChatModel
+agent = agentrt.Agent("a", model=ScriptedChatModel(["one"]))
+anyio.run(agent.reply, "Hi")
+agent.explain()
+loaded = lambda: sorted(name for name in sys.modules if name.startswith("agentrt.compat."))
+print(loaded())
+agent.register_instance_hook("pre_reply", "none", lambda self, kwargs: None)
+print(loaded())
+agentrt.session.JSONSession
+print(len(loaded()))
+agentrt.agent.ReActAgent, agentrt.agent.SubAgentBase
+print("agentrt.compat.react.agent" in loaded(), "agentrt.compat.subagent.base" in loaded())
+"""
+    printed = ["[]", "['agentrt.compat.hook_middleware', 'agentrt.compat.hook_registry']", "5", "True True"]
+    assert run_program(program) == ("\n".join(printed), "")
 
 
 def test_importing_agentrt_loads_few_modules():
     # Those of the standard library are not counted: how many it loads differs from Python to Python.
-    program = """
-import sys, agentrt
-names = [name for name in sys.modules if name.split(".")[0] not in sys.stdlib_module_names]
-print(len(names))
-"""
-    assert int(run_program(program)[0]) <= MOST_MODULES
+    names = [name for name in modules_of_an_import() if name.split(".")[0] not in sys.stdlib_module_names]
+    assert len(names) <= MOST_MODULES
 
 
 def test_importing_agentrt_builds_no_schema():

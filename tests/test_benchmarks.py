@@ -4,12 +4,15 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import pytest
 
-from benchmarks import clock, floor, imports, memory, rows, run, suite, wheel
+from agentrt import Agent
+from agentrt.state import SQLiteStore
+from benchmarks import clock, first_answer, floor, imports, memory, rows, run, suite, wheel
 from benchmarks.clock import Probe, Series
 from benchmarks.counts import count_calls, peak_memory
 from benchmarks.instructions import count_instructions, has_valgrind
@@ -45,6 +48,7 @@ from benchmarks.workloads import (
     add_later,
     agents,
     floors,
+    in_production,
     script,
 )
 
@@ -74,10 +78,13 @@ MAKERS: dict[str, Callable[[], Workload]] = {
     **{f"idle {name}": lambda make=make: AgentChat(rounds=2, within=[make()]) for name, make in IDLE.items()},
     "tracing, not sampled": lambda: AgentChat(rounds=2, within=[suite.make_tracing(samples=False)]),
     "tracing, recording": lambda: AgentChat(rounds=2, within=[suite.make_tracing(samples=True)]),
+    "a reply that is read": lambda: AgentChat(rounds=2, reads=True),
+    "in production, read": lambda: in_production(partial(AgentChat, rounds=2), reads=True),
 }
 ON_ASYNCIO: dict[str, Callable[[], Workload]] = {
     **{f"{kind.__name__}": lambda kind=kind: kind(5) for kind in (FloorReplies, RichReplies, AgentReplies)},
     **{f"{chat.__name__}, three calls": lambda chat=chat: chat(rounds=2, calls=3) for chat in CHATS},
+    "five replies that are read": lambda: AgentReplies(5, reads=True),
     **{f"{chat.__name__}, calls that wait": lambda chat=chat: chat(1, calls=3, tool=add_later) for chat in CHATS},
 }
 
@@ -100,6 +107,33 @@ async def test_each_workload_follows_its_script_every_time(make: Callable[[], Wo
 @pytest.mark.parametrize("make", ON_ASYNCIO.values(), ids=ON_ASYNCIO)
 def test_workloads_with_tasks_follow_their_scripts(make: Callable[[], Workload]) -> None:
     asyncio.run(run_three_times(make()))
+
+
+@pytest.mark.parametrize("reads", [False, True])
+@pytest.mark.parametrize(("make", "sessions"), [(partial(AgentChat, rounds=2), 1), (partial(AgentReplies, 5), 20)])
+def test_production_has_every_layer_at_work_and_saves(
+    make: Callable[..., Workload], sessions: int, reads: bool
+) -> None:
+    async def run() -> None:
+        workload = in_production(make, reads=reads, saves=True)
+        await run_three_times(workload)
+        store: SQLiteStore = workload._agent.state_store  # type: ignore[attr-defined]
+        found = (await store.list()).sessions
+        state = await store.load(found[0].session_id)
+        await store.aclose()
+        assert len(found) == sessions
+        assert {"UsageMiddleware", "BudgetMiddleware"} <= state.middleware_data.keys()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_only_a_workload_that_reads_makes_a_stream(reads: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    reply_stream = Agent.reply_stream
+    monkeypatch.setattr(Agent, "reply_stream", lambda *args: made.append("") or reply_stream(*args))
+    await AgentChat(rounds=2, reads=reads)()
+    assert bool(made) is reads
 
 
 @pytest.mark.parametrize("chat", CHATS)
@@ -407,6 +441,12 @@ def test_imports_are_measured_in_processes_of_their_own() -> None:
     assert sample["resident/agentrt"] > sample["resident/floor"] > 1_000_000
 
 
+def test_first_answer_is_measured_from_the_start_of_a_process() -> None:
+    sample = first_answer.measure_first_answer(batches=1)
+    assert set(sample) == {"first answer/agentrt", "first answer/httpx2"}
+    assert min(sample.values()) > 1_000
+
+
 def test_the_size_of_an_installation_leaves_bytecode_out(tmp_path: Path) -> None:
     for name, size in (("a.py", 10), ("inner/b.so", 20), ("__pycache__/a.pyc", 40)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -457,6 +497,20 @@ def test_without_check_a_missed_target_is_only_printed(tmp_path: Path, capsys: p
     assert [row["verdict"] for row in report["rows"]["microseconds"]] == ["MISSED"]
 
 
+@pytest.mark.parametrize("_measured", [3.0], indirect=True)
+@pytest.mark.usefixtures("_measured")
+def test_the_page_gets_the_numbers_and_keeps_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = run.PAGE.read_text(encoding="utf-8")
+    before, after = written.split(run.BEGIN)[0], written.split(run.END)[1]
+    monkeypatch.setattr(run, "PAGE", tmp_path / "page.md")
+    run.PAGE.write_text(written, encoding="utf-8")
+    assert run.main(["--write-page", "--rounds", "2"]) == 0
+    text = run.PAGE.read_text(encoding="utf-8")
+    numbers = text.removeprefix(before + run.BEGIN).removesuffix(run.END + after)
+    assert text == before + run.BEGIN + numbers + run.END + after
+    assert numbers.splitlines()[-1] == "| W1 one turn | us | F | 2.00 | 6.00 | 3.00 | 1.50 | 15.4 |"
+
+
 def test_counts_are_printed_in_place_of_times(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--only", "W1", "--counts", "--quick", "--markdown"]) == 0
     printed = capsys.readouterr().out
@@ -473,6 +527,7 @@ def test_counts_are_printed_in_place_of_times(capsys: pytest.CaptureFixture[str]
         ["--json", "."],
         ["--check", "--counts"],
         ["--write-limits", "--only", "W1"],
+        ["--write-page", "--only", "W1"],
     ],
     ids=" ".join,
 )

@@ -26,7 +26,6 @@ from tests.documents import (
     programs_of,
 )
 from tests.documents import name_of as name_of_page
-from tests.program_runner import open_program_runner
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -43,16 +42,10 @@ SHIPPED = [
 NOT_OPTIONS = {"self", "clock", "random"}  # for tests
 
 
-@pytest.fixture(scope="module")
-def runner():
-    with open_program_runner() as runner:
-        yield runner
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("program", all_programs(), ids=lambda program: program.name)
-def test_a_program_of_the_documentation_runs(program, runner):
-    done = runner.run(program.source)
+def test_a_program_of_the_documentation_runs(program, program_runner):
+    done = program_runner.run(program.source)
     assert done.returncode == 0, done.stderr
     # What it logs surprises nobody: the program sets logging up, or the page says what it logs.
     logged = done.stderr.partition("\n")[0]
@@ -124,11 +117,12 @@ def test_nothing_leads_to_the_site_before_it_is_published():
     assert not found, "link to the page's file in the repository, such as docs/start.md"
 
 
-def test_the_picture_of_the_readme_is_that_of_its_program():
-    [program] = [program for program in programs_of(README) if "middlewares=" in program.source]
-    [picture] = re.findall(r"^```mermaid\n(.*?)\n```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "tutorials" / "untrusted-text.md"], ids=name_of_page)
+def test_the_picture_of_an_agent_is_that_of_its_program(page):
+    [*_, program] = [program for program in programs_of(page) if "middlewares=" in program.source]
+    [picture] = re.findall(r"^```mermaid\n(.*?)\n```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     drawn = agent_of(program).explain("mermaid")
-    assert without_places(picture) == without_places(drawn), f"the README should have:\n{drawn}"
+    assert without_places(picture) == without_places(drawn), f"{name_of_page(page)} should have:\n{drawn}"
 
 
 def agent_of(program):

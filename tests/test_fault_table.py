@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -28,6 +29,7 @@ def test_every_test_in_the_table_exists():
     assert not missing
 
 
+@cache
 def names_in(file: str) -> set[str]:
     tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}

@@ -1,24 +1,49 @@
 """Wrong guesses are answered, and right ones see no difference."""
 
+import ast
 import copy
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import pytest
 
-from agentrt import Agent, AgentState, Msg, UserMsg
-from agentrt.agent import AgentBase, ContextConfig, ReActAgent, ReActConfig, UserAgent
+from agentrt import (
+    Agent,
+    AgentState,
+    Msg,
+    Toolkit,
+    UserMsg,
+    event,
+    memory,
+    message,
+    middleware,
+    model,
+    permission,
+    pipeline,
+    rag,
+    runner,
+    session,
+    state,
+    tool,
+)
+from agentrt import agent as agents
+from agentrt._runtime.keywords import compute_missing, suggest_arguments, suggest_attributes, suggest_keywords
+from agentrt.agent import AgentBase, ReActAgent, ReActConfig
 from agentrt.errors import ConfigError, InvalidInputError, UnknownKeywordError, UsageError, WrongCallError
-from agentrt.keywords import compute_missing, suggest_arguments, suggest_attributes, suggest_keywords
 from agentrt.memory import LongTermMemory
 from agentrt.middleware import RateLimitMiddleware, RetryMiddleware
 from agentrt.model import OpenAIChatModel, RulesChatModel, ScriptedChatModel
 from agentrt.rag import KnowledgeBase, SQLiteTextStore
 from agentrt.state import SQLiteStore
+
+ROOT = Path(__file__).parent.parent
+DOORS = (agents, event, memory, message, middleware, model, permission, pipeline, rag, runner, session, state, tool)
 
 
 @suggest_keywords(colour="write paint='red'", hue="shade")
@@ -314,14 +339,35 @@ def test_agents_and_messages_with_guesses_are_copied() -> None:
 # Who answers
 
 
-@pytest.mark.parametrize(
-    "cls",
-    [Agent, AgentBase, ReActAgent, UserAgent, ReActConfig, ContextConfig, Msg, ScriptedChatModel, RetryMiddleware],
-)
-def test_a_word_without_a_synonym_gets_the_list_of_parameters(cls: Any) -> None:
-    required = {AgentBase: [], ReActConfig: [], ContextConfig: [], RetryMiddleware: [], ReActAgent: ["a", "b"]}
-    said = wrong(cls, *required.get(cls, ["x"]), flux_capacitor=1)
+@pytest.mark.parametrize(("cls", "arguments"), [(Agent, ["x"]), (Toolkit, []), (ReActAgent, ["a", "b"])])
+def test_a_word_like_nothing_gets_the_list_of_parameters(cls: Any, arguments: list[str]) -> None:
+    said = wrong(cls, *arguments, flux_capacitor=1)
     assert said.startswith(f"{cls.__name__}() has no parameter 'flux_capacitor': it takes ")
+
+
+@pytest.mark.parametrize("cls", [AgentBase, ReActConfig, Msg, RetryMiddleware])
+def test_other_classes_answer_as_python_does(cls: Any) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'flux_capacitor'"):
+        cls(flux_capacitor=1)
+
+
+def test_agents_toolkits_and_replies_alone_suggest_keywords() -> None:
+    files = [file for root in ("agentrt", "middleware") for file in (ROOT / root).rglob("*.py")]
+    found = [match[0] for file in files for match in re.finditer(r"@suggest_(keywords|arguments)\(", file.read_text())]
+    assert sorted(found) == ["@suggest_arguments("] * 2 + ["@suggest_keywords("] * 2
+
+
+def test_words_of_other_frameworks_are_answered_with_parameters() -> None:
+    page = (ROOT / "docs/coming-from/words.md").read_text()
+    calls = re.findall(r"`(?:setup_tracing|[A-Z]\w+)\([^`]*\)`", page)
+    assert len(calls) > 40
+    for call in calls:
+        tree = ast.parse(call.strip("`"), mode="eval").body
+        assert isinstance(tree, ast.Call)
+        assert isinstance(tree.func, ast.Name)
+        cls = next(getattr(module, tree.func.id) for module in DOORS if tree.func.id in module.__all__)
+        known = inspect.signature(cls).parameters
+        assert {keyword.arg for keyword in tree.keywords} <= known.keys(), call
 
 
 def test_an_agent_of_the_users_own_answers() -> None:
@@ -380,7 +426,7 @@ def test_middlewares_of_an_agent_say_how_to_get_others(misuse):
 def test_state_store_may_be_named_by_its_url(tmp_path):
     agent = Agent("a", model=ScriptedChatModel([]), state_store=f"sqlite:{tmp_path / 'x.db'}")
     assert isinstance(agent.state_store, SQLiteStore)
-    with pytest.raises(ConfigError, match=r"'x\.db' is not the URL of a store: write "):
+    with pytest.raises(ConfigError, match=r"'x\.db' is not a store URL: write "):
         Agent("a", model=ScriptedChatModel([]), state_store="x.db")
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrt import block as blocks
+from agentrt._runtime import block as blocks
 from agentrt.errors import InvalidInputError
 from agentrt.event import (
     CustomEvent,
@@ -454,7 +454,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise([0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)])]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.binary(max_size=50), st.lists(st.integers(0, 50), max_size=5))
 def test_data_that_was_encoded_piece_by_piece_is_joined_as_bytes(data, cuts):
     deltas = [DataBlockDeltaEvent("r", "b", "image/png", encoded(piece)) for piece in pieces(data, cuts)]
@@ -462,7 +462,7 @@ def test_data_that_was_encoded_piece_by_piece_is_joined_as_bytes(data, cuts):
     assert message.content == [DataBlock(Base64Source(encoded(data), "image/png"), "a.png", "b")]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.binary(max_size=50), st.lists(st.integers(0, 50), max_size=5))
 def test_a_tools_data_is_joined_as_bytes_too(data, cuts):
     start = ToolResultStartEvent("r", "1", "f")
@@ -560,7 +560,7 @@ def test_waiting_call_says_for_whose_answer(cls, state):
     assert [block.state for block in message.content] == [ToolCallState.PENDING, state]
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.lists(st.builds(ChatUsage, *[st.integers(0, 9)] * 4, st.booleans()), min_size=1, max_size=4))
 def test_usage_adds_up(usages):
     message = built(
@@ -581,7 +581,7 @@ def test_usage_adds_up(usages):
     assert message.usage.estimated == any(each.estimated for each in usages)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.lists(st.builds(ChatUsage, *[st.integers(0, 9)] * 4, st.booleans(), st.booleans()), min_size=1, max_size=4))
 def test_replayed_usage_is_in_no_sum(usages):
     events = [

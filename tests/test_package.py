@@ -92,7 +92,7 @@ def with_requirements(name: str, found: set[str]) -> set[str]:
 
 def test_what_is_installed_without_extras_is_small(wheel: Path) -> None:
     names = with_requirements("agentrt", set())
-    assert len(names) <= 12, names
+    assert len(names) <= 16, names
     with zipfile.ZipFile(wheel) as archive:  # agentrt itself is installed here as a link
         sizes = {"agentrt": sum(file.file_size for file in archive.infolist())}
     for name in names - {"agentrt"}:
@@ -100,7 +100,7 @@ def test_what_is_installed_without_extras_is_small(wheel: Path) -> None:
         # Bytecode is made by the installer, or on first use.
         sizes[name] = sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file())
         assert sizes[name] > 0
-    assert sum(sizes.values()) < 13 * 2**20, sizes
+    assert sum(sizes.values()) < 32 * 10**6, sizes
 
 
 def metadata_of(wheel: Path) -> Message:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from agentrt import Agent, MiddlewareBase
-from agentrt.errors import ConfigError
+from agentrt._runtime.chain import layer_record
+from agentrt.errors import ConfigError, UnknownKeywordError
+from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.probe import LayerTimes
 
@@ -60,17 +62,23 @@ class Delay(MiddlewareBase):
         return current_prompt
 
 
-def make_agent(stream: bool) -> tuple[Agent, LayerTimes, list[Delay], Clock]:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
+    monkeypatch.setattr(layer_record, "perf_counter_ns", clock)
+    return clock
+
+
+def make_agent(clock: Clock, stream: bool) -> tuple[Agent, LayerTimes, list[Delay]]:
     layers = [Delay("a", clock, 3, 5, 7), Delay("b", clock, 11, 13, 17), Delay("c", clock, 19, 23, 29)]
-    times = LayerTimes(clock=clock)
+    times = LayerTimes()
     model = ScriptedChatModel(["one two three four"] * 3, stream=stream)
-    return Agent("assistant", "", model, middlewares=layers, probe=times), times, layers, clock
+    return Agent("assistant", "", model, middlewares=[*layers, times]), times, layers
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_own_time_of_a_layer_is_exact_with_a_slow_reader(stream: bool):
-    agent, times, layers, clock = make_agent(stream)
+async def test_own_time_of_a_layer_is_exact_with_a_slow_reader(clock: Clock, stream: bool):
+    agent, times, layers = make_agent(clock, stream)
     items = 0
     async for _ in agent.reply_stream("Hi", reply_id="r1", yield_final_msg=True):
         items += 1
@@ -98,8 +106,8 @@ async def test_own_time_of_a_layer_is_exact_with_a_slow_reader(stream: bool):
         assert all(outer.total_ns - inner.total_ns == outer.own_ns for outer, inner in pairwise(chain))
 
 
-async def test_times_are_read_while_a_reply_runs_and_after_it_was_left():
-    agent, times, _, clock = make_agent(stream=True)
+async def test_times_are_read_while_a_reply_runs_and_after_it_was_left(clock: Clock):
+    agent, times, _ = make_agent(clock, stream=True)
     async with agent.reply_stream("Hi", reply_id="r1") as events:
         await anext(aiter(events))
         clock.now += READER
@@ -112,17 +120,27 @@ async def test_times_are_read_while_a_reply_runs_and_after_it_was_left():
 
 
 async def test_times_of_the_newest_replies_are_kept():
-    clock, times = Clock(), LayerTimes(max_replies=2)
-    model = ScriptedChatModel(["one"] * 3)
-    agent = Agent("assistant", "", model, middlewares=[Delay("a", clock, 0, 0, 0)], probe=times)
+    times = LayerTimes(max_replies=2)
+    agent = Agent("assistant", "", ScriptedChatModel(["one"] * 3), middlewares=[Delay("a", Clock(), 0, 0, 0), times])
     for reply_id in ("r1", "r2", "r3"):
         await agent.reply("Hi", reply_id=reply_id)
     assert times.replies() == ["r2", "r3"]
     assert pickle.loads(pickle.dumps(LayerTimes(max_replies=2))).max_replies == 2
-    assert agent.with_middlewares([]).probe is times
 
 
-@pytest.mark.parametrize("probe", [LayerTimes, object(), 1])
-def test_what_cannot_be_told_of_layers_is_refused(probe: Any):
-    with pytest.raises(ConfigError, match=r"Agent\(probe=\.\.\.\) must be an object with the methods enter"):
-        Agent("assistant", "", ScriptedChatModel([]), probe=probe)
+async def test_layers_of_a_sub_agent_are_timed_as_well():
+    times = LayerTimes()
+    child = Agent("child", "", ScriptedChatModel(["done"]), middlewares=[Delay("inner", Clock(), 0, 0, 0)])
+    call = ToolCallBlock("1", "child", '{"query": "go"}')
+    boss = Agent(
+        "boss", "", ScriptedChatModel([[call], "done"]), tools=[child.as_tool("Does it.")], middlewares=[times]
+    )
+    await boss.reply("Hi")
+    assert "inner" in {time.layer for reply_id in times.replies() for time in times.of(reply_id)}
+
+
+def test_a_probe_is_refused_with_what_to_write():
+    with pytest.raises(UnknownKeywordError, match=r"probe.*middlewares=\[LayerTimes\(\)\]"):
+        Agent("assistant", "", ScriptedChatModel([]), probe=LayerTimes())  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="max_replies"):
+        LayerTimes(max_replies=0)

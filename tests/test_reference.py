@@ -1,5 +1,7 @@
 """The reference has everything that is public, and its generated pages are those that the code makes."""
 
+import importlib
+import pkgutil
 import re
 import zlib
 from functools import cache
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import agentrt
 from agentrt import errors
 from scripts.finish_site import SITE, foreign_resources, link_to_repository, names_in
 from scripts.reference import FOLDER, generated_files
@@ -29,6 +32,12 @@ def test_generated_files_are_those_that_the_code_makes():
     changed = [str(path) for path, text in files.items() if path.read_text(encoding="utf-8") != text]
     assert not changed, "run `python3 dev.py docs`, and commit what it changes"
     assert set(REFERENCE.glob("modules/*.md")) <= set(files)
+
+
+def test_every_public_module_has_a_page():
+    public = {info.name for info in pkgutil.iter_modules(agentrt.__path__, "agentrt.") if "._" not in info.name}
+    exporting = {name for name in public if importlib.import_module(name).__all__}
+    assert exporting <= set(MODULES)
 
 
 def test_the_whole_text_has_all_pages_with_what_they_include():

@@ -265,7 +265,7 @@ async def test_stream_says_how_far_it_has_come() -> None:
 
     agent = agent_of([[call("1", "look")], "done"], look)
     stream = agent.reply_stream("go", reply_id="first")
-    assert repr(stream) == "<ReplyStream of the reply 'first', not begun>"
+    assert repr(stream) == "<ReplyStream of the reply 'first', not started>"
     assert repr(stream.text()) == f"<TextStream of {stream!r}>"
     async with stream:
         await anext(stream)

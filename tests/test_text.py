@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt.text import escape_controls, lazy_pattern, mask, one_line
+from agentrt._runtime.text import escape_controls, lazy_pattern, mask, one_line
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,7 @@ def test_one_line_is_one_line_and_not_too_long():
         ("OPENAI_API_KEY=abcdefgh failed", "OPENAI_API_KEY=*** failed"),
         ("password: hunter2, user: me", "password: ***, user: me"),
         ("access_token=abcdefgh&page=2", "access_token=***&page=2"),
+        ("https://host/x?page=2&key=abcdefgh&sort=a", "https://host/x?page=2&key=***&sort=a"),
         ("ghp_" + "a1" * 18, "***"),
         ("AKIA" + "B2" * 8, "***"),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----", "***-----END RSA PRIVATE KEY-----"),

@@ -12,6 +12,7 @@ PLUGIN = """
 import tests.time_limit
 
 tests.time_limit.GRACE = {grace}
+tests.time_limit.SLACK = tests.time_limit.IDLE = 1.0
 pytest_plugins = ["tests.time_limit"]
 """
 HANGING = """
@@ -62,6 +63,9 @@ import pytest
 def anyio_backend(request):
     return request.param
 
+def test_before():  # the next one shares its timer
+    pass
+
 async def test_shielded(anyio_backend_name):
     with anyio.CancelScope(shield=True):
         await anyio.sleep_forever()
@@ -80,9 +84,19 @@ def test_that_fails(waits):
     assert False
 """
 
+QUIET = """
+import time
 
-def run_pytest(folder: Path, test: str, grace: float) -> subprocess.CompletedProcess[str]:
-    (folder / "conftest.py").write_text(PLUGIN.format(grace=grace), encoding="utf-8")
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish():
+    time.sleep(5)
+"""
+
+
+def run_pytest(folder: Path, test: str, grace: float, plugin: str = "") -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(PLUGIN.format(grace=grace) + plugin, encoding="utf-8")
     (folder / "test_it.py").write_text(test, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-o", "anyio_mode=auto", "--time-limit=1", "--rootdir=."]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware"), os.environ.get("PYTHONPATH", "")])
@@ -106,3 +120,9 @@ def test_a_test_that_nothing_stops_ends_the_process(test, name, tmp_path):
     assert done.returncode == 1
     assert f"test_it.py::{name}: the test took longer than its limit" in done.stderr
     assert "most recent call first" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_process_without_a_test_to_run_has_no_limit(tmp_path):
+    done = run_pytest(tmp_path, "def test_it():\n    pass\n", grace=1.0, plugin=QUIET)
+    assert done.returncode == 0, done.stderr

@@ -14,49 +14,41 @@ from unittest.mock import create_autospec
 import pytest
 from pydantic import BaseModel
 
-from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, Toolkit, UserAgent, UserMsg
-from agentrt.agent import ContextConfig, ReActAgent, ReActConfig
+from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit, UserAgent, UserMsg
+from agentrt.agent import ReActAgent, ReActConfig
 from agentrt.errors import ConfigError
 from agentrt.event import (
     AgentEvent,
     ConfirmResult,
     CustomEvent,
-    ExternalExecutionResultEvent,
     RequireUserConfirmEvent,
     ToolCallStartEvent,
     UserConfirmResultEvent,
 )
 from agentrt.memory import InMemoryMemory
-from agentrt.message import Base64Source, DataBlock, HintBlock, TextBlock, ToolCallBlock, ToolResultBlock
+from agentrt.message import Base64Source, DataBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.middleware import (
-    CircuitBreakerMiddleware,
     DynamicContextMiddleware,
     LoggingMiddleware,
     ModelFallbackMiddleware,
     RateLimitMiddleware,
     RedisLimitStore,
     RetryMiddleware,
-    TimeoutMiddleware,
     TimingMiddleware,
-    ToolRetryMiddleware,
-    TracingMiddleware,
     UsageMiddleware,
-    setup_tracing,
 )
 from agentrt.model import (
     AnthropicChatModel,
     OpenAIChatModel,
     RulesChatModel,
     ScriptedChatModel,
-    Timeouts,
     chat_model,
 )
 from agentrt.permission import PermissionContext, PermissionDecision, PermissionRule
 from agentrt.pipeline import MsgHub, fanout_pipeline, sequential_pipeline
-from agentrt.session import JSONSession
 from agentrt.state import FileStateStore, InMemoryStateStore
 from agentrt.testing import check_middleware
-from agentrt.tool import FunctionTool, ToolBase, ToolChoice, ToolGroup
+from agentrt.tool import FunctionTool, ToolBase, ToolChoice
 
 SECRET = "sk-hunter2-hunter2-hunter2"
 INSIDES = re.compile(r"0x[0-9a-f]{6}|<locals>|__init__|pydantic_core|errors\.pydantic|NoneType'|hunter2|Traceback")
@@ -161,55 +153,16 @@ async def check(cause: Callable[[], Any], words: str) -> None:
     ("verbose", lambda: Agent("a", verbose=True), "'verbose' | LoggingMiddleware()"),
     ("interrupt_on", lambda: Agent("a", interrupt_on={}), "'interrupt_on' | FunctionTool(f, ask=True)"),
     ("two at once", lambda: Agent("a", llm=1, instrctions=""), "'llm' | 'model' | it has no parameter 'instrctions'"),
-    ("custom agent", lambda: AgentBase(nme="x"), "AgentBase() | 'nme' | did you mean 'name'?"),
-    ("user agent", lambda: UserAgent(nme="x"), "UserAgent() | 'nme' | did you mean 'name'?"),
     ("1.x agent", lambda: ReActAgent("a", "b", tts_model=1), "ReActAgent( | tts_model | middleware with on_print"),
     ("1.x plan", lambda: ReActAgent("a", "b", plan_notebook=1), "ReActAgent(plan_notebook=...) | a PlanNotebook | 1"),
     ("knowledge", lambda: Agent("a", knowledge=1), "'knowledge' | middlewares=[RAGMiddleware(KnowledgeBase(...))]"),
-    ("1.x instructions", lambda: ReActAgent("a", "", instructions=""), "ReActAgent() | did you mean 'sys_prompt'?"),
-    ("config", lambda: ReActConfig(max_iter=3), "ReActConfig() | 'max_iter' | did you mean 'max_iters'?"),
-    ("config turns", lambda: ReActConfig(max_turns=3), "'max_turns' | did you mean 'max_iters'?"),
-    ("context", lambda: ContextConfig(threshold=1), "ContextConfig() | 'threshold' | did you mean 'trigger_ratio'?"),
-    ("rate", lambda: RateLimitMiddleware(rpm=1), "RateLimitMiddleware() | 'rpm' | 'requests_per_minute'?"),
-    ("tokens", lambda: RateLimitMiddleware(tpm=1), "'tpm' | did you mean 'tokens_per_minute'?"),
-    ("retry", lambda: RetryMiddleware(max_attempts=3), "RetryMiddleware() | 'max_attempts' | 'max_retries'?"),
-    ("retry base", lambda: RetryMiddleware(base=1), "'base' | did you mean 'initial_delay'?"),
-    ("tool retry", lambda: ToolRetryMiddleware(retries=1), "ToolRetryMiddleware() | 'retries' | 'max_retries'?"),
-    ("fallback", lambda: ModelFallbackMiddleware(fallbacks=[]), "ModelFallbackMiddleware() | did you mean 'models'?"),
-    ("deadline", lambda: TimeoutMiddleware(timeout=3), "TimeoutMiddleware() | 'timeout' | did you mean 'total'?"),
-    ("breaker", lambda: CircuitBreakerMiddleware(threshold=1), "'threshold' | did you mean 'failure_threshold'?"),
-    ("log", lambda: LoggingMiddleware(log_level=1), "LoggingMiddleware() | 'log_level' | did you mean 'level'?"),
-    ("timing", lambda: TimingMiddleware(callback=print), "TimingMiddleware() | did you mean 'on_timing'?"),
-    ("usage", lambda: UsageMiddleware(pricing={}), "UsageMiddleware() | 'pricing' | did you mean 'prices'?"),
-    ("traces", lambda: TracingMiddleware(content=True), "TracingMiddleware() | did you mean 'capture_content'?"),
-    ("collector", lambda: setup_tracing(url="x"), "setup_tracing() | 'url' | did you mean 'endpoint'?"),
+    ("1.x instructions", lambda: ReActAgent("a", "", instructions=""), "ReActAgent(instructions=...) | sys_prompt"),
     ("model timeout", lambda: openai(timeout=3), "OpenAIChatModel() | 'timeout' | did you mean 'timeouts'?"),
-    ("model_name", lambda: OpenAIChatModel(model_name="m"), "OpenAIChatModel() | did you mean 'model'?"),
-    ("headers", lambda: openai(headers={"x": SECRET}), "'headers' | did you mean 'extra_headers'?"),
     ("key", lambda: OpenAIChatModel("m", apikey=SECRET), "'apikey' | did you mean 'api_key'?"),
-    ("claude", lambda: AnthropicChatModel("m", stop_sequences=[]), "AnthropicChatModel() | did you mean 'stop'?"),
     ("spec", lambda: chat_model("openai:m", timeout=3), "OpenAIChatModel() | did you mean 'timeouts'?"),
     ("rules", lambda: chat_model("rules", temperature=1), "RulesChatModel() | 'temperature' | it takes"),
-    ("scripted", lambda: ScriptedChatModel(replies=[]), "ScriptedChatModel() | did you mean 'responses'?"),
-    ("timeouts", lambda: Timeouts(read=5), "Timeouts() | 'read' | did you mean 'idle'?"),
-    ("approval", lambda: FunctionTool(add, needs_approval=True), "FunctionTool() | did you mean 'ask'?"),
-    ("group", lambda: ToolGroup("g", "", enabled=True), "ToolGroup() | 'enabled' | it takes"),
     ("toolkit", lambda: Toolkit(functions=[]), "Toolkit() | 'functions' | did you mean 'tools'?"),
     ("register", lambda: Toolkit().register_tool_function(add, name="x"), "register_tool_function() | 'func_name'?"),
-    ("folder", lambda: FileStateStore(path="x"), "FileStateStore() | 'path' | did you mean 'directory'?"),
-    ("sessions", lambda: JSONSession(path="x"), "JSONSession() | 'path' | did you mean 'save_dir'?"),
-    ("state", lambda: AgentState(messages=[]), "AgentState() | 'messages' | did you mean 'context'?"),
-    ("thread", lambda: AgentState(thread_id="1"), "AgentState() | 'thread_id' | did you mean 'session_id'?"),
-    ("hub", lambda: MsgHub(agents=[]), "MsgHub() | 'agents' | did you mean 'participants'?"),
-    ("sender", lambda: Msg(sender="a", content="", role="user"), "Msg() | 'sender' | did you mean 'name'?"),
-    ("source", lambda: Base64Source("x", mime_type="a/b"), "Base64Source() | did you mean 'media_type'?"),
-    ("result", lambda: ToolResultBlock("1", "f", content="x"), "ToolResultBlock() | did you mean 'output'?"),
-    ("hint", lambda: HintBlock(text="x"), "HintBlock() | 'text' | did you mean 'hint'?"),
-    ("custom", lambda: CustomEvent("x", data=1), "CustomEvent() | 'data' | did you mean 'value'?"),
-    ("confirm", lambda: ConfirmResult(approved=True), "ConfirmResult() | did you mean 'confirmed'?"),
-    ("answer", lambda: UserConfirmResultEvent("r", results=[]), "UserConfirmResultEvent() | 'confirm_results'?"),
-    ("external", lambda: ExternalExecutionResultEvent("r", results=[]), "did you mean 'execution_results'?"),
-    ("rule", lambda: PermissionRule("f", action="allow"), "PermissionRule() | 'action' | did you mean 'behavior'?"),
     ("reply message", lambda: agent().reply(message="x"), "Agent.reply() | 'message' | did you mean 'inputs'?"),
     ("reply type", lambda: agent().reply("x", output_type=int), "'output_type' | did you mean 'structured_schema'?"),
     ("reply context", lambda: agent().reply("x", context=1), "'context' | did you mean 'deps'?"),
@@ -218,7 +171,6 @@ async def check(cause: Callable[[], Any], words: str) -> None:
     ("reply tools", lambda: agent().reply("x", tools=[add]), "'tools' | write Agent(..., tools=[...])"),
     ("stream input", lambda: agent().reply_stream(input="x"), "Agent.reply_stream() | did you mean 'inputs'?"),
     ("call", lambda: agent()(message="x"), "Agent.reply() | 'message' | did you mean 'inputs'?"),
-    ("kit", lambda: check_middleware(middleware=1), "check_middleware() | 'middleware' | did you mean 'factory'?"),
     ("pipeline", lambda: sequential_pipeline([agent()], message="x"), "Agent.reply() | 'message' | 'inputs'?"),
     ("modifier", lambda: Agent("a", state_modifier="x"), "'state_modifier' | did you mean 'system_prompt'?"),
     ("tracing", lambda: Agent("a", instrument=True), "'instrument' | TracingMiddleware()"),
@@ -227,13 +179,6 @@ async def check(cause: Callable[[], Any], words: str) -> None:
     ("permission", lambda: Agent("a", permission=1), "'permission' | AgentState(permission_context="),
     ("reply settings", lambda: agent().reply("x", model_settings={}), "'model_settings' | chat_model("),
     ("reply limits", lambda: agent().reply("x", usage_limits=1), "'usage_limits' | ReActConfig(max_iters=..., max_s"),
-    ("body field", lambda: openai(n=2), "OpenAIChatModel() | 'n' | extra_body={'n': ...}"),
-    ("stored", lambda: openai(store=True), "OpenAIChatModel() | 'store' | extra_body={'store': ...}"),
-    ("model form", lambda: openai(response_format={}), "'response_format' | structured_schema=..."),
-    ("model tools", lambda: openai(tools=[add]), "'tools' | Agent(..., tools=[...])"),
-    ("model retries", lambda: openai(max_retries=2), "'max_retries' | RetryMiddleware(max_retries=...)"),
-    ("betas", lambda: AnthropicChatModel("m", betas=[]), "AnthropicChatModel() | 'betas' | extra_headers="),
-    ("spec field", lambda: chat_model("openai:m", n=2), "OpenAIChatModel() | 'n' | extra_body={'n': ...}"),
     ("unlike", lambda: Agent("a", stale="x"), "'stale' | did you mean 'state'?"),
     ("run_sync", lambda: agent().run_sync(prompt="x"), "Agent.run_sync() | 'prompt' | did you mean 'inputs'?"),
 )
@@ -348,16 +293,10 @@ async def test_a_wrong_attribute_is_answered(cause: Callable[[], Any], words: st
     ("secret in URL", lambda: openai(base_url=f"http://u:{SECRET}@h/v1"), "'http://h/v1' | without user, password"),
     ("rules", lambda: RulesChatModel(["x"]), "RulesChatModel(rules=...) | 'x' | Rule(pattern, answer)"),
     ("script", lambda: ScriptedChatModel("x"), "'x' | write ScriptedChatModel([...])"),
-    ("two answers", lambda: ScriptedChatModel("x", "y"), "ScriptedChatModel() | by position | it takes (responses"),
     ("fallback", lambda: ModelFallbackMiddleware("gpt-5"), "'gpt-5' | unknown provider | 'openai:gpt-5-mini'"),
     ("fallback number", lambda: ModelFallbackMiddleware(5), "ModelFallbackMiddleware(models=...) | 5 | 'openai:"),
     ("retries", lambda: RetryMiddleware("3"), "RetryMiddleware(max_retries=...) | a whole number | '3'"),
     ("rate", lambda: RateLimitMiddleware(requests_per_minute=0), "(requests_per_minute=...) | above 0 | 0"),
-    (
-        "seconds",
-        lambda: TimeoutMiddleware(30),
-        "TimeoutMiddleware() | by position | first_chunk=..., between_chunks=...",
-    ),
     ("prices", lambda: UsageMiddleware(5), "UsageMiddleware(prices=...) | a dict | 5 | 'gpt-5-mini'"),
     ("level", lambda: LoggingMiddleware(level="INFO"), "LoggingMiddleware(level=...) | 'INFO' | logging.INFO"),
     ("logger", lambda: LoggingMiddleware("app"), "LoggingMiddleware(logger=...) | 'app' | logging.getLogger(name)"),
@@ -371,7 +310,6 @@ async def test_a_wrong_attribute_is_answered(cause: Callable[[], Any], words: st
     ("redis none", lambda: RedisLimitStore(None), "RedisLimitStore(url=...) | None | 'redis://localhost:6379'"),
     ("file as folder", lambda: FileStateStore(__file__), "FileStateStore | it is a file | the path of a folder"),
     ("no folder", lambda: FileStateStore(None), "FileStateStore | the path of the folder | None"),
-    ("missing folder", lambda: FileStateStore(), "FileStateStore() | 'directory' | it takes (directory, *, ttl=...)"),
     ("toolkit", lambda: Toolkit(add), "Toolkit(tools=...) must be a list | write tools=[...]"),
     ("no hint", lambda: Toolkit([unannotated]), "unannotated() | 'a' | no type hint | `a: str`"),
     ("tool class", lambda: Toolkit([ToolBase]), "the class ToolBase | an instance"),

@@ -5,9 +5,9 @@ The limit is 120 seconds, 15 minutes for a test marked `slow`, and `@pytest.mark
 inside its event loop, without a deadline that the test could see, and its fixtures are torn down as ever; in a sync
 test an exception is raised.
 
-What this does not stop (a shielded wait, a busy loop, a fixture) ends the process `GRACE` seconds later, with the name
-of the test and the stack of each thread. Under pytest-xdist that is one worker: the test is reported as failed, and
-another worker takes its place.
+What this does not stop (a shielded wait, a busy loop, a fixture) ends the process `GRACE` seconds later, or up to
+`SLACK` more, with the name of the test and the stack of each thread. Under pytest-xdist that is one worker: the test is
+reported as failed, and another worker takes its place.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from time import monotonic  # by itself: a test may put another clock into the module
 from typing import Any
 
 import anyio
@@ -28,6 +29,10 @@ import trio
 LIMIT = 120.0  # seconds; a busy machine may be ten times slower than an idle one
 SLOW_LIMIT = 900.0
 GRACE = 30.0  # for the first two stages to do their work
+# The timer that ends the process takes a thread, and on a busy machine a test waits longer for that thread's end than
+# for its own: tests share a timer for some seconds.
+SLACK = 10.0
+IDLE = 1.0  # without a test, until the timer is stopped
 
 _STDERR = pytest.StashKey[int]()
 
@@ -42,24 +47,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    _stop_timer()
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
     os.close(config.stash[_STDERR])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    # One timer for all phases: each takes a thread, which a busy machine lets a test wait for.
+    # One timer for all phases.
     try:
         with _alarm(_limit_of(item) + 0.9 * GRACE, _make_announcement(item)):
             _exit_after_limit(item)
             return (yield)
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        _stop_timer_when_idle()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
     if isinstance(node, pytest.Item):
-        _exit_after_limit(node)  # pytest has stopped the timer, and the teardown is still to come
+        _stop_timer()  # as pytest has done
+        _exit_after_limit(node)  # the teardown is still to come
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -154,8 +163,30 @@ def _thread_safe_call() -> Callable[[Callable[[], object]], object]:
         return trio.lowlevel.current_trio_token().run_sync_soon
 
 
+_exits_at = 0.0  # when the timer ends the process; 0 while it does not run
+
+
 def _exit_after_limit(item: pytest.Item) -> None:
-    faulthandler.dump_traceback_later(_limit_of(item) + GRACE, exit=True, file=item.config.stash[_STDERR])
+    global _exits_at
+    earliest = monotonic() + _limit_of(item) + GRACE
+    if not earliest <= _exits_at <= earliest + SLACK:
+        _exits_at = earliest + SLACK
+        seconds = _exits_at - monotonic()
+        faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[_STDERR])
+
+
+def _stop_timer(*_: object) -> None:
+    global _exits_at
+    _exits_at = 0.0
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _stop_timer_when_idle() -> None:
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        _stop_timer()
+        return
+    signal.signal(signal.SIGALRM, _stop_timer)
+    signal.setitimer(signal.ITIMER_REAL, IDLE)
 
 
 def _make_announcement(item: pytest.Item) -> Callable[[], object]:

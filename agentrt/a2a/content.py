@@ -5,7 +5,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from agentrt.boundary import strict_json
+from agentrt._runtime.boundary import strict_json
 from agentrt.message import Base64Source, DataBlock, HintBlock, Msg, TextBlock, ToolResultBlock
 
 __all__ = ["answer_parts", "file_part", "message_digests", "new_parts", "unsent_messages"]
@@ -35,7 +35,7 @@ def new_parts(messages: Sequence[Msg]) -> list[dict[str, Any]]:
     """Return the parts of messages that the other side does not know."""
     # The other side has instructions of its own: system prompts that layers make here are not for it.
     new = [message for message in messages if message.role != "system"]
-    # In a hub several speak, and the other side has to know who said what.
+    # A hub has several speakers, and the other side has to know who said what.
     is_among_others = len({message.name for message in new}) > 1
     parts: list[dict[str, Any]] = []
     for message in new:

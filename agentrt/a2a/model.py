@@ -1,4 +1,4 @@
-"""A remote agent in the place of a model: a request is a message to a task, and the answer is what the task says."""
+"""A remote agent in place of a model: a request is a message to a task, and the task's output is the answer."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
@@ -14,18 +14,20 @@ from agentrt.types import JSONSchema, ToolChoice
 
 __all__ = ["RemoteAgentModel"]
 
-_UNLIMITED_CONTEXT = 1 << 53  # the other side keeps the conversation, so nothing is ever summarised here
+_UNLIMITED_CONTEXT = 1 << 53  # the remote agent keeps the conversation, so it is never summarised here
 
 
 class RemoteAgentModel(ChatModelBase):
     """The remote agent, for the conversation of `agent`."""
+
+    is_remote_agent = True
 
     def __init__(self, connection: A2AConnection, agent: Any = None) -> None:
         super().__init__(model=connection.source, stream=True, context_size=_UNLIMITED_CONTEXT)
         self.connection = connection
         self._agent = agent
 
-    # There is one for each conversation, and all of them count as one for rate limits and circuit breakers.
+    # Each conversation has its own instance; for rate limits and circuit breakers all of them count as one.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RemoteAgentModel) and self.connection is other.connection
 
@@ -45,15 +47,16 @@ class RemoteAgentModel(ChatModelBase):
         if tool_choice is not None and tool_choice.mode not in ("auto", "none"):
             raise Rejected(f"{source} cannot be made to call {tool_choice.mode!r}: it gives answers in words alone")
         parts, step = self._parts_to_send(messages)
+        parts = self._agent.released(parts)  # handles of this conversation stand for nothing there
         return self._converse(RemoteTask(self.connection, self._agent, parts, step))
 
     def _parts_to_send(self, messages: Sequence[Msg]) -> tuple[list[dict[str, Any]], int]:
-        """Return what the remote agent does not know yet, and the number of this step of the reply, from 0."""
+        """Return the parts that the remote agent has not received, and the number of this step, from 0."""
         run = self._agent.run
         reply_message = next((message for message in messages if message.id == run.id), None)
         blocks = [] if reply_message is None else reply_message.get_content_blocks()
         steps = [block for block in blocks if isinstance(block, (ToolResultBlock, HintBlock))]
-        # A hint of a layer is the last message, in the name of the runtime.
+        # A layer's hint comes last, in the name of the runtime.
         if messages and messages[-1].name == "runtime" and (note := messages[-1].get_content_blocks("hint")):
             return [{"text": block.hint} for block in note], len(steps) + 1
         if steps:
@@ -70,7 +73,7 @@ class RemoteAgentModel(ChatModelBase):
         # asked the failed task sends all of them again.
         is_failed = record.get("asked_by") not in (answered_in, run.id)
         if is_failed:
-            # One by one, since layers put messages of the moment between those of the conversation.
+            # One by one, since layers insert temporary messages between those of the conversation.
             left, later = Counter(taken), []
             for message, digest in zip(unsent, digests, strict=True):
                 if left[digest]:

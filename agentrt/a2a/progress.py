@@ -23,7 +23,7 @@ OVER_STATES = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 _ASKING_STATES = ("INPUT_REQUIRED", "AUTH_REQUIRED")
 _NEW_PARAGRAPH = "\n\n"
 TaskPiece = TextBlock | ThinkingBlock | DataBlock
-"""What a task adds to an answer."""
+"""The blocks that a task adds to an answer."""
 
 
 class TaskProgress:
@@ -113,7 +113,7 @@ class TaskProgress:
     def _read_status(self, status: object) -> Iterator[TaskPiece]:
         values = status if isinstance(status, dict) else {}
         state = str(values.get("state")).removeprefix("TASK_STATE_")
-        # One that is not known cannot be waited for, and must not pass for any of the others.
+        # An unknown state cannot be waited for, and must not pass for a known one.
         if state not in (*_RUNNING_STATES, *OVER_STATES, *_ASKING_STATES):
             raise self.wrong(f"the state {state!r:.100}, which no task has")
         if state == "SUBMITTED" and self.state not in ("", "SUBMITTED"):
@@ -126,24 +126,24 @@ class TaskProgress:
         self.state = state
         if words and is_new and state in _RUNNING_STATES:
             yield ThinkingBlock(f"{words}\n")
-        # Many agents say all that they have to say in the last status.
+        # Many agents put their whole answer into the last status.
         elif words and state == "COMPLETED" and words not in self._texts.values():
             yield from self._read_artifact({"artifactId": "status", "parts": parts}, is_more=False)
 
     def _read_artifact(self, artifact: object, *, is_more: bool) -> Iterator[TaskPiece]:
         values = artifact if isinstance(artifact, dict) else {}
         name, parts = str(values.get("artifactId")), self._parts(values.get("parts"))
-        text = "".join(_text_of_part(part) for part in parts)
+        text = "".join(map(self._text_of, parts))
         skipped = self._skipped.get(name, 0)
         known = self._texts.get(name, "" if skipped else None)
-        # The task still has what came before a question, and so has the reply.
+        # The task still holds the text before a question, and so does the reply.
         text = text if is_more else text[skipped:]
         begin = _NEW_PARAGRAPH if any(self._texts.values()) else ""
         if is_more and known is not None:
             new, self._texts[name] = text, known + text
         elif known is not None and text.startswith(known):
             new, self._texts[name] = text[len(known) :], text
-        else:  # what was passed on cannot be taken back, so its replacement follows in a new paragraph
+        else:  # delivered text cannot be withdrawn, so its replacement follows in a new paragraph
             new, self._texts[name] = f"{begin}{text}" if text else "", text
         if new:
             yield TextBlock(new)
@@ -166,18 +166,17 @@ class TaskProgress:
             raise self.wrong("a file that is not base64") from None
         return Base64Source(part["raw"], media_type)
 
+    def _text_of(self, part: dict[str, Any]) -> str:
+        if "data" in part:
+            return dumps(part["data"], ensure_ascii=False)
+        return part["text"] if isinstance(part.get("text"), str) else ""
+
     def _parts(self, parts: object) -> list[dict[str, Any]]:
         if parts is None:
             return []
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
             raise self.wrong("parts that are not a list of objects")
         return parts
-
-
-def _text_of_part(part: dict[str, Any]) -> str:
-    if "data" in part:
-        return dumps(part["data"], ensure_ascii=False)
-    return part["text"] if isinstance(part.get("text"), str) else ""
 
 
 _READ_METHODS = {

@@ -1,4 +1,4 @@
-"""One message to a remote agent, and the task that it begins or answers, followed until the task ends or asks.
+"""One message to a remote agent, and its task, followed until the task ends or asks a question.
 
 The state of the conversation has the ids of the context and of the task, and the step of the reply that the task is
 for. A process that resumes the reply follows that task, and sends nothing twice.
@@ -10,11 +10,11 @@ from typing import Any
 
 import anyio
 
-from agentrt.a2a.connection import A2AConnection, RpcResults, WaitingTime
+from agentrt._runtime.text import escape_controls, one_line
+from agentrt.a2a.connection import A2AConnection, RpcResults
 from agentrt.a2a.progress import OVER_STATES, TaskPiece, TaskProgress
 from agentrt.errors import ModelError, Refused, Rejected, Transient
 from agentrt.message import TextBlock, ToolCallBlock
-from agentrt.text import escape_controls, one_line
 
 __all__ = ["ANSWER_TOOL", "STATE_KEY", "RemoteTask"]
 
@@ -39,7 +39,7 @@ class RemoteTask:
         self._parts = parts
         self._step = step
         self._record: dict[str, Any] = agent.state.middleware_data.setdefault(STATE_KEY, {})
-        self._time = WaitingTime(connection.timeouts, connection.source)
+        self._timer = connection.new_timer()
         self._results: RpcResults | None = None
         self._progress = TaskProgress(connection.source, "", "", {})
         self._is_sent = self._is_in_doubt = False
@@ -57,13 +57,13 @@ class RemoteTask:
             self._is_in_doubt = is_answer and is_same
             if is_open and not is_answer:
                 await self._cancel()  # an earlier reply was ended while it waited, where nothing could be sent
-            # A message that is sent again has the same id; one after a task that failed is a new message.
+            # A message that is sent again keeps its id; after a failed task, a new message is sent.
             attempt = record.get("attempt", 0) + bool(record.get("task_id") and not is_open) if is_same else 0
             if not is_answer:
                 record |= {"task_id": "", "known": {}, "is_open": False}
             record |= {"reply_id": self._reply.id, "step": self._step, "attempt": attempt, "is_taken": False}
             if is_answer:
-                await self._agent.save()  # a process that resumes from here has to ask what became of the answer
+                await self._agent.save()  # a process that resumes from here has to ask for the outcome
         ids = record["task_id"], record.get("context_id", "")
         self._progress = TaskProgress(self._connection.source, *ids, record.get("known", {}))
 
@@ -85,17 +85,18 @@ class RemoteTask:
             # A message whose task is unknown may have been received, so it is not sent again here.
             if not self._progress.task_id:
                 raise failure
-            # A server that does not stream is asked for the task again and again, until the time is up.
+            # A server that does not stream is polled for the task until the time is up.
             self._drops += 1
             if self._drops > _MAX_DROPS and await self._streams():
                 raise failure
-            await self._time.wait(anyio.sleep(self._pause))
+            await self._timer.wait(anyio.sleep(self._pause))
+            self._timer.note_progress()  # the pause was ours
             self._pause = min(2 * self._pause, _LONGEST_WAIT)
         return None
 
     async def read(self, result: dict[str, Any]) -> list[TaskPiece]:
         """Return what the result adds to the answer; a new task is saved before any of it is passed on."""
-        # Saved once for each task: from here on, another process follows it instead of sending the message again.
+        # Saved once per task: from here on, another process follows it instead of sending the message again.
         progress, record = self._progress, self._record
         pieces = progress.read(result)
         if "sending" in record:  # any result shows that the message arrived
@@ -112,7 +113,7 @@ class RemoteTask:
         source, state = self._connection.source, progress.state
         record["context_id"] = progress.context_id
         if state == "INPUT_REQUIRED":
-            record["known"] = progress.passed_on()  # the task has it still when it is answered
+            record["known"] = progress.passed_on()  # the task still has it after the answer
             arguments = {"question": progress.words, **({"data": progress.data} if progress.data else {})}
             return [ToolCallBlock(self._reply.new_id(), ANSWER_TOOL, json.dumps(arguments))]
         if state in OVER_STATES:
@@ -122,11 +123,11 @@ class RemoteTask:
                 while self._results is not None and (result := await self._results.next()) is not None:
                     progress.read(result)
         if state == "COMPLETED":
-            # The model would be asked again after an empty answer, and the remote agent would do its work twice.
+            # After an empty answer the model would be called again, and the remote agent would do its work twice.
             return [] if progress.has_answer else [TextBlock(_NOTHING_SAID)]
         words = f": {escape_controls(one_line(progress.words))}" if progress.words else ""
         if state == "AUTH_REQUIRED":
-            raise Rejected(f"{source} needs further credentials{words}: give A2AAgent(headers=...)")
+            raise Rejected(f"{source} needs further credentials{words}: give A2AAgent(headers=...) or auth=...")
         if state == "REJECTED":
             raise Refused(f"{source} declined{words}")
         raise ModelError(f"{source} ended its task as {state}{words}")
@@ -134,7 +135,7 @@ class RemoteTask:
     async def leave(self, error: BaseException) -> None:
         """Cancel the task, unless it may be followed later: after a hand-over, or a lost connection."""
         record, progress = self._record, self._progress
-        # The result that names a task may be the one that is wrong, before the task was recorded.
+        # The first result that names the task may be invalid, so the task may not be recorded yet.
         if progress.task_id and not record["is_taken"]:
             record |= {"task_id": progress.task_id, "is_open": progress.state not in OVER_STATES}
         if record.get("is_open") and not isinstance(error, Transient) and not self._reply.is_handed_over:
@@ -142,21 +143,21 @@ class RemoteTask:
             await self._cancel()
 
     async def aclose(self) -> None:
-        # Forgotten first, so that a cancelled close is not tried again.
+        # Cleared first, so that a cancelled close is not repeated.
         results, self._results = self._results, None
         if results is not None:
             await results.aclose()
 
     async def _streams(self) -> bool:
-        # A card may hold anything.
-        capabilities = (await self._connection.card(self._time)).get("capabilities")
+        # The card is not trusted.
+        capabilities = (await self._connection.card(self._timer)).get("capabilities")
         return isinstance(capabilities, dict) and capabilities.get("streaming") is True
 
     async def _open(self) -> RpcResults:
         """Send the message, or ask for its task again."""
         streams, progress = await self._streams(), self._progress
         if self._is_in_doubt:
-            results = (await self._connection.call("GetTask", {"id": progress.task_id}, self._time)).as_task()
+            results = (await self._connection.call("GetTask", {"id": progress.task_id}, self._timer)).as_task()
             task = await (await results.peek()).next() or {}
             await results.aclose()
             # A task that still waits did not receive the answer.
@@ -171,19 +172,21 @@ class RemoteTask:
             message |= {"role": "ROLE_USER", "parts": self._parts}
             # Without streaming the task is returned at once, since a task with an unknown id cannot be cancelled.
             params = {"message": message, "configuration": {"returnImmediately": not streams}}
-            return await self._connection.call("SendStreamingMessage" if streams else "SendMessage", params, self._time)
+            return await self._connection.call(
+                "SendStreamingMessage" if streams else "SendMessage", params, self._timer
+            )
         of_task = {"id": progress.task_id}
         if streams:
             # A task that has ended cannot be followed: `GetTask` says how it ended.
             with suppress(Rejected):
-                return await (await self._connection.call("SubscribeToTask", of_task, self._time)).peek()
-        return (await self._connection.call("GetTask", of_task, self._time)).as_task()
+                return await (await self._connection.call("SubscribeToTask", of_task, self._timer)).peek()
+        return (await self._connection.call("GetTask", of_task, self._timer)).as_task()
 
     async def _cancel(self) -> None:
         """Cancel the task at the remote agent; if that cannot be reached, nothing more can be done."""
-        time = WaitingTime(self._connection.timeouts, self._connection.source)
+        timer = self._connection.new_timer()
         with anyio.move_on_after(_SECONDS_TO_CANCEL, shield=True), suppress(ModelError):
-            results = await self._connection.call("CancelTask", {"id": self._record["task_id"]}, time)
+            results = await self._connection.call("CancelTask", {"id": self._record["task_id"]}, timer)
             try:
                 await results.next()
             finally:

@@ -1,30 +1,27 @@
 """Agents: those of the runtime's loop, those that write their own reply, and the user."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from agentrt._runtime.conversation.inputs import AgentInput
+from agentrt._runtime.conversation.reply_stream import ReplyStream, TextStream
+from agentrt._runtime.conversation.run import Run
+from agentrt._runtime.keywords import import_when_read
+from agentrt._runtime.output.audio import AudioPlayer
+from agentrt._runtime.output.queue import MessageQueue
+from agentrt._runtime.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
 from agentrt.agent.agent import Agent
 from agentrt.agent.base import AgentBase, ReActAgentBase
 from agentrt.agent.delegation.agent_tool import AgentTool
 from agentrt.agent.delegation.delegation import Delegation
-from agentrt.agent.react.agent import ReActAgent
-from agentrt.agent.subagent import (
-    ContextBundle,
-    DelegationContext,
-    PermissionBundle,
-    SubAgentBase,
-    SubAgentSpec,
-    SubAgentUnavailable,
-    make_subagent_tool,
-)
+from agentrt.agent.delegation.summary import ContextBundle, DelegationContext
+from agentrt.agent.health import Health, PartHealth
 from agentrt.agent.user import UserAgent
-from agentrt.conversation.inputs import AgentInput
-from agentrt.conversation.reply_stream import ReplyStream, TextStream
-from agentrt.conversation.run import Run
-from agentrt.output.audio import AudioPlayer
-from agentrt.output.queue import MessageQueue
-from agentrt.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
+from agentrt.errors import SubAgentUnavailable
 from agentrt.types import ContextConfig, ReActConfig
+
+if TYPE_CHECKING:
+    from agentrt.compat.react.agent import ReActAgent
+    from agentrt.compat.subagent import PermissionBundle, SubAgentBase, SubAgentSpec, make_subagent_tool
 
 __all__ = [
     "Agent",
@@ -36,7 +33,9 @@ __all__ = [
     "ContextConfig",
     "Delegation",
     "DelegationContext",
+    "Health",
     "MessageQueue",
+    "PartHealth",
     "PermissionBundle",
     "ReActAgent",
     "ReActAgentBase",
@@ -55,9 +54,11 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # which would take any name
-
-    def __getattr__(name: str) -> object:
-        # Programs for AgentScope import it from here. It belongs to a room above, which is loaded only for them.
-        if name == "StudioUserInput":
-            return getattr(import_module("agentrt.serving"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    __getattr__ = import_when_read(
+        __name__,
+        {
+            "agentrt.compat.react.agent": ["ReActAgent"],
+            "agentrt.compat.subagent": ["PermissionBundle", "SubAgentBase", "SubAgentSpec", "make_subagent_tool"],
+            "agentrt.serving": ["StudioUserInput"],  # programs for AgentScope import it from here
+        },
+    )

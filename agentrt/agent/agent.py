@@ -1,18 +1,75 @@
 """The agent: a model, tools and compiled chains, holding one conversation."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from inspect import isawaitable, iscoroutine
+from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 
 import anyio
 
+from agentrt._runtime.boundary import read_message, read_messages
+from agentrt._runtime.chain import OBSERVED_LAYERS, ObservableCore, StreamCore
+from agentrt._runtime.chain.explain import ChildDescription, ToolsetDescription
+from agentrt._runtime.chain.terms.entries import layers_in, split_entries
+from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, as_stream, tell_changed
+from agentrt._runtime.concurrency.event_loop import in_event_loop
+from agentrt._runtime.concurrency.interrupt import InterruptResult
+from agentrt._runtime.concurrency.lifespan import open_for_reply, open_layers
+from agentrt._runtime.conversation.conversation import ReplyingAgent
+from agentrt._runtime.conversation.emission import emitting_hooks
+from agentrt._runtime.conversation.final_message import check_final_message
+from agentrt._runtime.conversation.inputs import (
+    ANSWERS,
+    AgentInput,
+    MessagesInput,
+    as_input,
+    as_observed,
+    incoming_content,
+    receive_messages,
+)
+from agentrt._runtime.conversation.question import open_question
+from agentrt._runtime.conversation.reply_stream import ReplyStream
+from agentrt._runtime.conversation.run import Run
+from agentrt._runtime.conversation.turns import Claim, WhenBusy, lock_of, saves_of
+from agentrt._runtime.decoding.answer_form import AnswerForm
+from agentrt._runtime.flow.events import ToldEvents, replace_in_event
+from agentrt._runtime.flow.handles import holds
+from agentrt._runtime.keywords import (
+    accept_old_keywords,
+    hide_unknown,
+    suggest_arguments,
+    suggest_attributes,
+    suggest_keywords,
+    wrong_call,
+)
+from agentrt._runtime.loop.compression import compress, compress_now
+from agentrt._runtime.loop.driver import relate_to_earlier, run_reply
+from agentrt._runtime.loop.observers import observe_events, observe_wire
+from agentrt._runtime.loop.opening import check_has_something
+from agentrt._runtime.loop.outcome import abandon_unfinished_reply
+from agentrt._runtime.loop.reasoning import call_model, reason, system_prompt
+from agentrt._runtime.loop.repeat import check_reply_id, check_sequence_number
+from agentrt._runtime.loop.reply import reply
+from agentrt._runtime.loop.tool_calls.acting import act
+from agentrt._runtime.loop.tool_calls.approval import check_permission
+from agentrt._runtime.loop.tool_calls.round_tools import current_tools
+from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.output.reply_printing import print_reply
+from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted_msg, no_reply_error
-from agentrt.agent.delegation.agent_tool import AgentTool, PromptFunction, SharedContext, bind_tools
+from agentrt.agent.delegation.agent_tool import (
+    AgentTool,
+    PromptFunction,
+    SharedContext,
+    bind_tools,
+    children_of,
+    descendants_of,
+)
 from agentrt.agent.delegation.lineage import Lineage
-from agentrt.agent.hook_registry import class_hooks
+from agentrt.agent.health import Health, check_health
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import OverriddenCall, hook_method
 from agentrt.agent.overrides.reply_override import OverriddenLoopReply, reply_by_loop
@@ -26,54 +83,11 @@ from agentrt.agent.validation import (
     check_state,
     make_toolkit,
 )
-from agentrt.chain import ObservableCore, Probe
-from agentrt.chain.explain import ChildDescription, ToolsetDescription
-from agentrt.concurrency.event_loop import in_event_loop
-from agentrt.concurrency.interrupt import InterruptResult
-from agentrt.conversation.conversation import ReplyingAgent, bound_toolkit
-from agentrt.conversation.emission import emitting_hooks
-from agentrt.conversation.final_message import check_final_message
-from agentrt.conversation.inputs import (
-    ANSWERS,
-    AgentInput,
-    MessagesInput,
-    as_input,
-    as_messages,
-    as_observed,
-    has_content,
-    observed_messages,
-)
-from agentrt.conversation.question import open_question
-from agentrt.conversation.reply_stream import ReplyStream
-from agentrt.conversation.run import Run
-from agentrt.conversation.turns import Claim, WhenBusy, lock_of, saves_of
-from agentrt.decoding.answer_form import AnswerForm
 from agentrt.errors import ConfigError, MiddlewareConfigError, SessionConflict, SessionIOError, UsageError
 from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
-from agentrt.hooks import AgentChains, MiddlewareBase, ReplyInput
-from agentrt.keywords import (
-    accept_old_keywords,
-    hide_unknown,
-    suggest_arguments,
-    suggest_attributes,
-    suggest_keywords,
-    wrong_call,
-)
-from agentrt.loop.compression import compress, compress_now
-from agentrt.loop.driver import finish_reply, relate_to_earlier, run_reply
-from agentrt.loop.observers import observe_events, observe_wire
-from agentrt.loop.opening import check_has_something
-from agentrt.loop.outcome import abandon_unfinished_reply
-from agentrt.loop.reasoning import call_model, reason, system_prompt
-from agentrt.loop.repeat import check_reply_id, check_sequence_number
-from agentrt.loop.reply import reply
-from agentrt.loop.tool_calls.acting import act
-from agentrt.loop.tool_calls.approval import check_permission
+from agentrt.hooks import AgentChains, LayerEntry, MiddlewareBase, ReplyInput
 from agentrt.message import Msg
-from agentrt.model_interface import ChatModelBase
-from agentrt.output.reply_printing import print_reply
 from agentrt.state import AgentState, StateStore
-from agentrt.text import repr_of
 from agentrt.tool import ToolBase, ToolGroup, Toolkit
 from agentrt.tool.signature import function_name
 from agentrt.tool.toolkit import ToolLike
@@ -89,12 +103,14 @@ _SAVE_SECONDS = 15.0  # longer than the file store's own limit
 
 async def _keep_observed(agent: ReplyingAgent, msg: MessagesInput | None) -> None:
     """The core of on_observe: the messages join the conversation, or wait for the end of its reply in progress."""
+    if agent.chains.on_content is incoming_content:
+        observed = [message.copy() for message in as_observed(msg)]
+    else:
+        received = await receive_messages(agent, "observed", as_observed(msg))
+        observed = [message for message in received if message.content]  # a layer may leave nothing of one
     context = agent.state.reply_context
     # During a reply they come after it, as a model expects the results of its calls right after these.
     messages = agent.state.context if context is None else context.observed
-    # A moderator's "system" is not this agent's own system prompt.
-    received = [replace(item, role="user") if item.role == "system" else item for item in observed_messages(msg)]
-    observed = [message.copy() for message in as_messages(received) if has_content(message)]
     messages.extend(observed)
     try:
         await agent.save()
@@ -117,7 +133,7 @@ class Agent(ReActAgentBase):
 
     The model is a `ChatModelBase`, or what `chat_model` takes, such as "openai:gpt-5-mini". The tools are functions and
     `ToolBase`s, in a list or in a `Toolkit`; those in `tools` come after those in `toolkit`. They find the `workspace`
-    in their `ToolContext`. A `probe`, such as `agentrt.probe.LayerTimes`, is notified of each layer's calls.
+    in their `ToolContext`.
 
     It prints its replies when `set_console_output_enabled` or `set_msg_queue_enabled` says so, or when a hook or a
     layer of `on_print` is there to see it. The `reply` that a subclass writes is the core of its `on_reply`, streamed
@@ -126,16 +142,19 @@ class Agent(ReActAgentBase):
 
     _cores: ClassVar[dict[str, Any]] = {
         **ReActAgentBase._cores,
-        "on_reply": reply,
-        "on_reasoning": reason,
+        "on_reply": StreamCore(reply, as_stream(reply)),
+        "on_content": incoming_content,
+        "on_reasoning": StreamCore(reason, as_stream(reason)),
         "on_system_prompt": system_prompt,
+        "on_tools": current_tools,
         "on_model_call": call_model,
         "on_check_permission": check_permission,
-        "on_acting": act,
+        "on_acting": StreamCore(act, as_stream(act)),
         "on_compress_context": compress,
         "on_observe": _keep_observed,
         "on_event": ObservableCore(run_reply, observe_events),
         "on_wire": ObservableCore(call_model, observe_wire),
+        "on_layer": OBSERVED_LAYERS,
     }
     _shows_by_itself = False
     can_speak_first = False
@@ -149,6 +168,8 @@ class Agent(ReActAgentBase):
     context_config: ContextConfig
     when_busy: WhenBusy
     state_store: StateStore | None
+    config: Any = None
+    """The `AgentConfig` that it was built from, `None` for an agent that a program has put together."""
 
     # The runtime sets attributes in each reply, and the check for modules that are assigned too early would make that
     # a fifth slower.
@@ -160,7 +181,7 @@ class Agent(ReActAgentBase):
         system_prompt: str = "",
         model: ChatModelBase | str | None = None,
         toolkit: Toolkit | Sequence[ToolLike] | None = None,
-        middlewares: Sequence[MiddlewareBase] = (),
+        middlewares: Sequence[LayerEntry] = (),
         *,
         tools: Sequence[ToolLike] | None = None,
         state: AgentState | None = None,
@@ -169,15 +190,14 @@ class Agent(ReActAgentBase):
         context_config: ContextConfig | None = None,
         when_busy: WhenBusy = "raise",
         workspace: FileSystemBase | None = None,
-        probe: Probe | None = None,
     ) -> None:
         check_parts(name, system_prompt, model, when_busy)
         check_options(state, react_config, context_config, workspace)
         self._refuse_steps()
-        super().__init__(name=name, middlewares=middlewares, probe=probe)
+        super().__init__(name=name, middlewares=middlewares)
         self.system_prompt = system_prompt
         self.model = _as_chat_model(cast(ChatModelBase | str, model))
-        contributed = tuple(_list_tools(middleware) for middleware in middlewares)
+        contributed = tuple(_list_tools(middleware) for middleware in self.middlewares)
         self._compiled = self._compiled._replace(tools=contributed)  # `explain` says whose they are
         self.toolkit = make_toolkit(toolkit, tools).with_tools(_flat(contributed))
         self.react_config = react_config or ReActConfig()
@@ -204,10 +224,21 @@ class Agent(ReActAgentBase):
     @property
     def middleware_tools(self) -> frozenset[str]:
         """The names of the tools that its middlewares bring, those in groups among them."""
-        tools = _flat(self._compiled.tools)
-        single = [tool for tool in tools if not isinstance(tool, ToolGroup)]
-        grouped = [tool for group in tools if isinstance(group, ToolGroup) for tool in group.tools]
-        return frozenset(tool.name if isinstance(tool, ToolBase) else function_name(tool) for tool in single + grouped)
+        return _contributed_names(_flat(self._compiled.tools))
+
+    def withheld_tools(self) -> frozenset[str]:
+        """Return the names of tools whose middlewares have a condition that does not hold in this reply.
+
+        Of middlewares that bring tools, or observe, the conditions are asked now, if they have not been asked before.
+        """
+        chains, withheld = self.chains, frozenset[str]()
+        observers = [layer for spec in chains.table if spec.shape == "observer" for layer in chains.layers[spec.name]]
+        for observer in observers:  # what asks it later is logged, and would not end the reply
+            chains.terms.holds(self, observer.middleware)
+        for middleware, tools in zip(self._compiled.middlewares, self._compiled.tools, strict=True):
+            if tools and not chains.terms.holds(self, middleware):
+                withheld |= _contributed_names(tools)
+        return withheld
 
     @property
     def reply_id(self) -> str | None:
@@ -332,10 +363,17 @@ class Agent(ReActAgentBase):
         if unknown:
             raise wrong_call(Agent.reply_stream, unknown, REPLY_KEYWORDS)
         claim, taken, form = self._take_request(inputs, structured_schema, reply_id, after)
-        items = self.chains.on_event(self, claim, taken, form, yield_final_msg, deps)
-        if self._prints_replies():  # a generator more for each event, so it is there only where it has something to do
-            items = print_reply(self, items)
-        return ReplyStream(items, claim)
+        run = partial(self.chains.on_event, self, claim, taken, form, deps, True)
+        if self.chains.on_content is not incoming_content or holds(self.state):
+            run = partial(self._tell_replaced, run)
+        if self._prints_replies():  # a reader more for each event, so it is there only where it has something to do
+            run = partial(print_reply, self, CoroutineReader(run, gives_result=False))
+        return ReplyStream(run, claim, yield_final_msg)
+
+    async def _tell_replaced(self, run: Callable[[], Coroutine[Any, Any, Msg | None]]) -> Msg | None:
+        """Run a reply with values, or the handles of a supervisor, in the place of handles in what it tells."""
+        events = ToldEvents(self.state, self.live_conversation.replacement)
+        return await tell_changed(run(), events.take, events.end)  # type: ignore[no-any-return]  # what the reply returns
 
     def _take_request(
         self, inputs: AgentInput, structured_schema: object, reply_id: str | None, after: int
@@ -413,7 +451,7 @@ class Agent(ReActAgentBase):
             message: Any = await stream.drain()  # the last item
         else:
             claim, taken, form = self._take_request(inputs, structured_schema, reply_id, 0)
-            message = await finish_reply(self, claim, taken, form, deps)
+            message = await self.chains.on_event(self, claim, taken, form, deps)
         return check_final_message(message, self.react_config)
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
@@ -455,7 +493,13 @@ class Agent(ReActAgentBase):
         process, it tells what to show. It holds the calls that have no answer yet; where both the user and a program
         are asked, first those for the user. The answer goes to `reply` or `reply_stream`.
         """
-        return open_question(self.state.reply_context)
+        question = open_question(self.state.reply_context)
+        if question is None or not holds(self.state):
+            return question
+        changed: RequireUserConfirmEvent | RequireExternalExecutionEvent = replace_in_event(
+            self.state, question, self.live_conversation.replacement
+        )
+        return changed
 
     def check_input(self, inputs: AgentInput = None, *, reply_id: str | None = None) -> ReplyInput:
         """Return the input as `reply` takes it: messages, an answer or `None`. Nothing is run, and nothing changes.
@@ -503,16 +547,31 @@ class Agent(ReActAgentBase):
         await self.model.aclose()
 
     async def __aenter__(self) -> Self:
-        toolkit = self.toolkit
-        await toolkit.__aenter__()
-        self.live_conversation.open_toolkits.append(toolkit)  # another may be assigned meanwhile
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.model.aclose)
+            await open_layers(stack, self.current_chains())
+            await stack.enter_async_context(self.toolkit)
+            for child in descendants_of(self):
+                await open_layers(stack, child.current_chains())
+            self.live_conversation.open_parts.append(stack.pop_all())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            await self.live_conversation.open_toolkits.pop().__aexit__()
-        finally:
-            await self.aclose()
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.live_conversation.open_parts.pop().__aexit__(error_type, error, traceback)
+
+    async def health(self, timeout: float = 5.0) -> Health:  # noqa: ASYNC109  # each part has it, not the caller
+        """Ask the middlewares, the toolsets and the store how they are, side by side; no model is asked.
+
+        The middlewares of agents that are tools of this one are asked too, as "agent/middleware".
+
+        What raises, or takes longer than the `timeout` in seconds, has a problem of that type.
+        """
+        return await check_health(self, timeout)
 
     @hook_method("on_observe", OverriddenCall)
     @accept_old_keywords(msgs="msg")
@@ -524,8 +583,15 @@ class Agent(ReActAgentBase):
         """
         if "observe" in vars(self):  # an entry hides this method, which only `super()` reaches
             await _keep_observed(self, msg)
-        else:
-            await self.current_chains().on_observe(self, msg=as_observed(msg))
+            return
+        read = read_messages(msg) if isinstance(msg, (list, tuple)) else None if msg is None else read_message(msg)
+        chains = self.current_chains()
+        if not chains.lifespans:
+            await chains.on_observe(self, msg=read)
+            return
+        async with AsyncExitStack() as stack:
+            await open_for_reply(stack, chains)
+            await chains.on_observe(self, msg=read)
 
     async def compress_context(self, instructions: str | None = None, *, deps: Any = None) -> None:
         """Have the model summarise the older part of the conversation now, however little of its context it fills.
@@ -553,19 +619,25 @@ class Agent(ReActAgentBase):
             other._install()
         return other
 
-    def with_middlewares(self, middlewares: Sequence[MiddlewareBase], *, parent: AgentBase | None = None) -> Self:
+    def with_middlewares(self, middlewares: Sequence[LayerEntry], *, parent: AgentBase | None = None) -> Self:
         """Return an agent with other middlewares, compiled and checked as those of any agent.
 
         Everything else is this agent's: its conversation, which is the same `state`, its store, model, system prompt,
         configurations and pre/post hooks, its toolkit without the tools of its present middlewares, and where it
         prints. `with_state` gives it a conversation of its own. Both agents can be used, and reply one at a time as
-        long as they share a state. Raises a `ConfigError` for middlewares and tools that do not fit.
+        long as they share a state. A middleware of this agent, or of the parent, keeps the terms that it has there.
+        Raises a `ConfigError` for middlewares and tools that do not fit.
 
         `parent` is an agent that this one works for, as a tool: middlewares that come from it, and are not this
         agent's own, bring no tools here but hidden ones, and `explain()` says whose they are.
         """
         check_is_list(type(self), middlewares)
-        chosen, before = tuple(middlewares), self._compiled
+        before = self._compiled
+        stated: Mapping[int, Any] = self.chains.terms.entries
+        if parent is not None:
+            stated = {**parent.chains.terms.entries, **stated}
+        entries = tuple(split_entries([stated.get(id(entry), entry) for entry in middlewares]))
+        chosen = tuple(layers_in(entries))
         lineage = before.lineage if parent is None else Lineage.of_child(parent, before.middlewares, chosen)
         contributed = tuple(
             _list_tools(middleware, only_hidden=lineage.is_inherited(middleware)) for middleware in chosen
@@ -573,13 +645,37 @@ class Agent(ReActAgentBase):
         # As `AgentBase` copies agents: a class of the user's may leave out what cannot be saved.
         attributes = AgentBase.__getstate__(self)
         *_, shows, last_reply_id = cast(tuple[Any, ...], attributes["_made_of"])
-        attributes["_made_of"] = (chosen, contributed, lineage, before.probe, shows, last_reply_id)
+        attributes["_made_of"] = (entries, contributed, lineage, shows, last_reply_id)
         attributes["toolkit"] = self.toolkit.without_tools(_flat(before.tools)).with_tools(_flat(contributed))
         other = object.__new__(type(self))
         AgentBase.__setstate__(other, attributes)
         other.live_conversation.audience = self.live_conversation.audience
+        other.config = None  # which has the middlewares from before
         bind_tools(other)
         return other
+
+    def without(self, *layers: type[MiddlewareBase] | str) -> Self:
+        """Return an agent without these of its middlewares, by classes or keys; all else is as in `with_middlewares`.
+
+        A class stands for all middlewares of it and of its subclasses. The keys are those of `explain()`. Raises
+        `ConfigError` for one that is not there, and where another middleware requires one that is left out.
+        """
+        keys = {self.chains.name_of(middleware): middleware for middleware in self.middlewares}
+        left_out: set[int] = set()
+        for layer in layers:
+            named = [
+                middleware
+                for key, middleware in keys.items()
+                if (isinstance(middleware, layer) if isinstance(layer, type) else key == layer)
+            ]
+            if not named:
+                title = layer.__name__ if isinstance(layer, type) else repr_of(layer)
+                raise MiddlewareConfigError(
+                    f"without({title}): {self.name} has no such middleware: give classes or keys of its middlewares, "
+                    f"which are {', '.join(keys) or 'none'}"
+                )
+            left_out |= set(map(id, named))
+        return self.with_middlewares([layer for layer in self.middlewares if id(layer) not in left_out])
 
     def as_tool(
         self,
@@ -634,7 +730,7 @@ class Agent(ReActAgentBase):
         store = self.state_store
         if store is None or not self._note_progress():
             return
-        # A store that hangs must not keep the conversation for ever, also where a shield keeps cancellations away.
+        # A store that hangs must not block the conversation, even where a shield holds cancellations back.
         with anyio.move_on_after(_SAVE_SECONDS) as scope:
             await saves_of(self.state).run(partial(self._write, store))
         if scope.cancelled_caught:
@@ -665,15 +761,13 @@ class Agent(ReActAgentBase):
             raise
 
     def current_chains(self) -> AgentChains:
-        """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
-        compiled = self._compiled  # asked twice in every reply, so what `_compile_if_stale` asks stands here as well
-        is_stale = compiled.version != class_hooks.version or compiled.instance_hooks is not self._instance_hooks
-        if is_stale and self.live_conversation.reply is None:
-            self._compile_chains()
+        """Return the chains, with the inner layers that there are now; during a reply those that it began with."""
+        if self.live_conversation.reply is None:
+            self._compile_if_stale()
         return self.chains
 
-    def _compile_chains(self) -> None:
-        super()._compile_chains()
+    def _compile_chains(self, inner: tuple[MiddlewareBase, ...]) -> None:
+        super()._compile_chains(inner)
         self.live_conversation.emitting_hooks = emitting_hooks(self.chains)
 
     @classmethod
@@ -702,16 +796,10 @@ class Agent(ReActAgentBase):
         ]
 
     def _describe_children(self) -> Sequence[ChildDescription]:
-        bindings = self.live_conversation.bindings
-        bindings.bind_all(self, self.toolkit)  # with those that were registered since the last round
-        toolkit = bound_toolkit(self)
-        children: list[ChildDescription] = []
-        for tool in bindings.bound:
-            if isinstance(tool, AgentTool) and not tool.leads_back and toolkit.get(tool.name) is tool:
-                tool.renew()
-                chains = json.loads(tool.agent.explain("json"))
-                children.append({"tool": tool.name, "chains": chains, "isolation": tool.isolation})
-        return children
+        return [
+            {"tool": tool.name, "chains": json.loads(tool.agent.explain("json")), "isolation": tool.isolation}
+            for tool in children_of(self)
+        ]
 
     def __copy__(self) -> Self:
         return self.with_state(self.state)  # it is the same conversation
@@ -738,6 +826,12 @@ def _tool_names(tool: Any) -> list[str]:
         return [f"{name} (group {tool.name!r})" for grouped in tool.tools for name in _tool_names(grouped)]
     name = str(getattr(tool, "name", None) or getattr(tool, "__name__", tool))
     return [f"{name} (hidden)" if isinstance(tool, ToolBase) and tool.is_hidden else name]
+
+
+def _contributed_names(tools: Iterable[ToolLike | ToolGroup]) -> frozenset[str]:
+    single = [tool for tool in tools if not isinstance(tool, ToolGroup)]
+    grouped = [tool for group in tools if isinstance(group, ToolGroup) for tool in group.tools]
+    return frozenset(tool.name if isinstance(tool, ToolBase) else function_name(tool) for tool in single + grouped)
 
 
 def _flat(contributed: Sequence[Sequence[ToolLike | ToolGroup]]) -> list[ToolLike | ToolGroup]:

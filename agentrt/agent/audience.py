@@ -8,15 +8,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from agentrt._runtime.concurrency.event_loop import checkpoint
+from agentrt._runtime.conversation.conversation import CheckpointPace, Conversation, SystemPromptMessage, ToolBindings
+from agentrt._runtime.output.audio import AudioPlayer
+from agentrt._runtime.output.printer import Printer
+from agentrt._runtime.output.queue import MessageQueue
 from agentrt.agent.subscribers import Observer, broadcast
-from agentrt.concurrency.event_loop import checkpoint
-from agentrt.conversation.conversation import CheckpointPace, Conversation, SystemPromptMessage
 from agentrt.errors import InvalidInputError, UsageError
 from agentrt.message import DataBlock, Msg
-from agentrt.output.audio import AudioPlayer
-from agentrt.output.printer import Printer
-from agentrt.output.queue import MessageQueue
-from agentrt.tool.binding import ToolBindings
 
 __all__ = ["AgentConversation", "Audience", "AudienceMethods", "Speech", "console_is_disabled"]
 

@@ -1,6 +1,6 @@
 """AgentBase: what every agent is, whether its replies come from the runtime's loop or from code of its own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
@@ -9,18 +9,22 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import anyio
 
+from agentrt._runtime.block import new_name
+from agentrt._runtime.chain import OBSERVED_LAYERS, ObservableCore, compile_chains, explain
+from agentrt._runtime.chain.explain import ChildDescription, ExplainFormat, ToolsetDescription
+from agentrt._runtime.chain.terms.entries import layers_in, split_entries
+from agentrt._runtime.concurrency.event_loop import call_soon_function
+from agentrt._runtime.concurrency.interrupt import InterruptResult
+from agentrt._runtime.conversation.run import Run
+from agentrt._runtime.keywords import accept_old_keywords, compute_missing, suggest_attributes
+from agentrt._runtime.output.printer import Printer
+from agentrt._runtime.representation import describe_setting, never_raises, repr_as_call
 from agentrt.agent.audience import AgentConversation, Audience, AudienceMethods, Speech, console_is_disabled
 from agentrt.agent.delegation.lineage import NO_PARENT, Lineage
-from agentrt.agent.hook_middleware import layers_for
-from agentrt.agent.hook_registry import (
-    REACT_HOOK_TYPES,
-    HookRegistration,
-    HookTable,
-    are_same_hooks,
-    class_hooks,
-    registered_hooks,
-)
+from agentrt.agent.held_values import HeldValueMethods
+from agentrt.agent.hook_registration import REACT_HOOK_TYPES, HookRegistration
 from agentrt.agent.initialization import check_initialized, refuse_before_init
+from agentrt.agent.installed import packages_of
 from agentrt.agent.layers import CHAINS_ARE_BUILT, Layers
 from agentrt.agent.overrides.custom_reply import (
     CustomRun,
@@ -37,42 +41,42 @@ from agentrt.agent.overrides.overridden_method import (
     hook_method,
 )
 from agentrt.agent.peer_words import BASE_ATTRIBUTES
-from agentrt.agent.validation import check_agent_name, check_is_list, check_probe, check_use
-from agentrt.block import new_name
-from agentrt.chain import ObservableCore, Probe, compile_chains, explain
-from agentrt.chain.explain import ChildDescription, ExplainFormat, ToolsetDescription
-from agentrt.concurrency.event_loop import call_soon_function
-from agentrt.concurrency.interrupt import InterruptResult
-from agentrt.conversation.run import Run
+from agentrt.agent.validation import check_agent_name, check_is_list, check_use
 from agentrt.errors import ChainContractError, NoReplyError
-from agentrt.hooks import HOOKS, AgentChains, MiddlewareBase
-from agentrt.keywords import accept_old_keywords, compute_missing, suggest_attributes, suggest_keywords
+from agentrt.hooks import HOOKS, AgentChains, LayerEntry, MiddlewareBase
 from agentrt.message import Msg
 from agentrt.module import StateModule
-from agentrt.output.printer import Printer
-from agentrt.representation import describe_setting, never_raises, repr_as_call
 from agentrt.state import AgentState
 from agentrt.workspace import FileSystemBase
 
 __all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg", "no_reply_error"]
 
 
-class _Compiled(NamedTuple):
-    """What an agent's chains were compiled from; shared by its conversations, and therefore replaced, not changed.
+def _ask_once_per_reply(agent: "AgentBase", name: str, question: Callable[[Any], bool]) -> bool:
+    """Return the answer that the reply in progress has to a condition of a layer; asks each time between replies."""
+    reply = agent.live_conversation.reply or current_reply(agent)
+    if reply is None:
+        return question(agent)
+    answer = reply.conditions.get(name)
+    if answer is None:
+        answer = reply.conditions[name] = question(agent)
+    return answer
 
-    `tools` are those that each of the middlewares contributes, `overrides` the methods that the class overrides,
-    `lineage` says for which agents this one works, and `probe` is notified of the layers. `version` is that of the
-    class hooks; chains of another version may lack hooks, and are compiled anew.
+
+class _Compiled(NamedTuple):
+    """The sources of an agent's chains; shared by its conversations, and therefore replaced, not changed.
+
+    `entries` are the middlewares with the terms that are stated for them. `tools` are those that each middleware
+    contributes, `overrides` the methods that the class overrides, and `lineage` says for which agents this one works.
+    `inner` are the inner layers; with others the chains are compiled again.
     """
 
     middlewares: tuple[MiddlewareBase, ...]
+    entries: tuple[LayerEntry, ...]
     tools: tuple[tuple[Any, ...], ...] = ()
     overrides: tuple[OverriddenMethod, ...] = ()
     lineage: Lineage = NO_PARENT
-    probe: Probe | None = None
-    hooks: HookTable | None = None
-    instance_hooks: HookTable | None = None
-    version: int | None = None
+    inner: tuple[MiddlewareBase, ...] = ()
 
 
 async def _refuse_to_observe(agent: object, msg: object) -> NoReturn:
@@ -86,11 +90,10 @@ def _make_id(agent: "AgentBase") -> str:
     return agent_id
 
 
-@suggest_keywords()
 @suggest_attributes(**BASE_ATTRIBUTES)
 @compute_missing(id=_make_id)
 @refuse_before_init
-class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
+class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMethods, StateModule):
     """Base of agents that write their own `async def reply(self, ...)`, and of `Agent`.
 
     The class's own `reply`, `observe` and `print` become the cores of chains when an agent is built: the middlewares'
@@ -112,18 +115,15 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     live_conversation: AgentConversation
     _compiled: _Compiled
 
-    def __init__(
-        self, *, name: str | None = None, middlewares: Sequence[MiddlewareBase] = (), probe: Probe | None = None
-    ) -> None:
+    def __init__(self, *, name: str | None = None, middlewares: Sequence[LayerEntry] = ()) -> None:
         super().__init__()
         check_agent_name(type(self), name)
         check_is_list(type(self), middlewares)
-        check_probe(type(self), probe)
         self.name = name or type(self).__name__
         self.state = AgentState()  # holds what middlewares keep, also of agents that have no messages in it
         shows = self._shows_by_itself and not console_is_disabled()
         self.live_conversation = AgentConversation(Audience(shows, Printer()))
-        self._compile_first(tuple(middlewares), NO_PARENT, probe)
+        self._compile_first(middlewares, NO_PARENT)
 
     @property
     def middlewares(self) -> tuple[MiddlewareBase, ...]:
@@ -133,11 +133,6 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
     @middlewares.setter
     def middlewares(self, middlewares: object) -> None:
         raise AttributeError(f"agent.middlewares cannot be set: {CHAINS_ARE_BUILT}")
-
-    @property
-    def probe(self) -> Probe | None:
-        """What is notified when each layer gets control and gives it back, if there is such a probe."""
-        return self._compiled.probe
 
     @property
     def lineage(self) -> Lineage:
@@ -175,6 +170,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         "on_observe": _refuse_to_observe,
         "on_print": AudienceMethods._show,
         "on_event": ObservableCore(custom_events, observe_custom_events),
+        "on_layer": OBSERVED_LAYERS,
     }
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Msg:
@@ -232,7 +228,7 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         return repr_as_call(type(self).__name__, self._describe_parts())
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """What IPython shows: the same, with a line for each part where it is long."""
+        """Print the `repr` in IPython, with one line per part if it is long."""
         printer.text(repr_as_call(type(self).__name__, self._describe_parts(), broken=True))
 
     def _describe_parts(self) -> dict[str, str | list[str]]:
@@ -257,18 +253,31 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     def explain(self, format: ExplainFormat = "text") -> str:
         """Return the compiled chains, outermost layer first, as "text", "json" or "mermaid"."""
-        self.current_chains()  # with the hooks that were registered since the last reply
+        self.current_chains()  # with the inner layers that came since the last reply
         # Overridden methods are shown as they are written, not as the cores that call them.
         functions = self._cores | {method.hook: method.function for method in self._compiled.overrides}
         origins = self.lineage.names_by_id()
         children = self._describe_children()
         toolsets = self._describe_toolsets()
-        return explain(self.chains, self.name, functions, self._names_of_tools(), format, origins, children, toolsets)
+        packages = packages_of(self.chains.middlewares)
+        about = {id(middleware): middleware.describe(self) for middleware in self._compiled.middlewares}
+        return explain(
+            self.chains,
+            self.name,
+            functions,
+            self._names_of_tools(),
+            format,
+            origins,
+            children,
+            toolsets,
+            packages,
+            about,
+        )
 
     def current_chains(self) -> AgentChains:
-        """Return the chains, with the hooks that are registered by now; during a reply those that it began with."""
+        """Return the chains, with the inner layers that there are now; during a reply those that it began with."""
         reply = current_reply(self)
-        if reply is not None:  # hooks that are registered during a reply run from the next one on
+        if reply is not None:  # inner layers that come during a reply are those of the next one
             return reply.chains
         self._compile_if_stale()
         return self.chains
@@ -277,46 +286,35 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
 
     def _compile_first(
         self,
-        middlewares: tuple[MiddlewareBase, ...],
+        entries: Iterable[LayerEntry],
         lineage: Lineage,
-        probe: Probe | None,
         tools: tuple[tuple[object, ...], ...] = (),
     ) -> None:
-        self._compiled = _Compiled(Layers(middlewares), tools, self._overridden_methods(), lineage, probe)
-        self._compile_chains()
+        stated = tuple(split_entries(entries))
+        layers = Layers(layers_in(stated))
+        self._compiled = _Compiled(layers, stated, tools, self._overridden_methods(), lineage)
+        self._compile_chains(self.inner_layers.of(self, ()))
         self._install()
 
     def _compile_if_stale(self) -> None:
-        compiled = self._compiled
-        if compiled.version != class_hooks.version or compiled.instance_hooks is not self._instance_hooks:
-            self._compile_chains()
+        compiled = self._compiled.inner
+        inner = self.inner_layers.of(self, compiled)
+        if inner is not compiled:  # by identity, which costs least: an agent without inner layers has the empty tuple
+            self._compile_chains(inner)
 
-    def _compile_chains(self) -> None:
-        """Compile the chains, if they are not compiled for the hooks that there are now."""
+    def _compile_chains(self, inner: tuple[MiddlewareBase, ...]) -> None:
+        """Compile the chains, with these layers inside of all others: they see the arguments that reach the cores."""
         compiled = self._compiled
-        # Read before the hooks, which may be changed in another thread.
-        version, instance_hooks = class_hooks.version, self._instance_hooks
-        hooks = registered_hooks(self)
-        # Every change of a class hook changes the version, and most are of other classes.
-        if compiled.hooks is None or not are_same_hooks(hooks, compiled.hooks):
-            overridden = {method.hook: method for method in compiled.overrides}
-            # A class with parameters of its own has them as the keys of its hook.
-            table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in HOOKS]
-            cores = self._cores | {hook: method.core for hook, method in overridden.items()}
-            check_use(type(self), compiled.middlewares, cores)
-            layers = [*compiled.middlewares, *layers_for(hooks)]  # hooks see the arguments that reach the core
-            origins = compiled.lineage.names_by_id() if compiled.lineage.inherited else {}
-            self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains, origins, compiled.probe)
-        self._compiled = _Compiled(
-            compiled.middlewares,
-            compiled.tools,
-            compiled.overrides,
-            compiled.lineage,
-            compiled.probe,
-            hooks,
-            instance_hooks,
-            version,
-        )
+        overridden = {method.hook: method for method in compiled.overrides}
+        # A class with parameters of its own has them as the keys of its hook.
+        table = [overridden[spec.name].adapt(spec) if spec.name in overridden else spec for spec in HOOKS]
+        cores = self._cores | {hook: method.core for hook, method in overridden.items()}
+        check_use(type(self), compiled.middlewares, cores)
+        layers = [*compiled.entries, *inner]
+        origins = compiled.lineage.names_by_id() if compiled.lineage.inherited else {}
+        self.chains = compile_chains(MiddlewareBase, table, cores, layers, AgentChains, origins, _ask_once_per_reply)
+        # Last: layers that were refused are refused again at the next entry.
+        self._compiled = compiled._replace(inner=inner)
 
     def _install(self) -> None:
         """Put the entries of overridden methods on this agent, where they hide the methods themselves."""
@@ -342,14 +340,14 @@ class AgentBase(AudienceMethods, HookRegistration, ChainedMethods, StateModule):
         attributes = {"id": self.id, **{name: value for name, value in vars(self).items() if name not in left_out}}
         shows, last_reply_id = conversation.audience.shows, conversation.last_reply_id
         # Everything else of these objects belongs to this process: locks, threads, functions.
-        made_of = (compiled.middlewares, compiled.tools, compiled.lineage, compiled.probe, shows, last_reply_id)
+        made_of = (compiled.entries, compiled.tools, compiled.lineage, shows, last_reply_id)
         return {**attributes, "_made_of": made_of}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        middlewares, tools, lineage, probe, shows, last_reply_id = vars(self).pop("_made_of")
+        entries, tools, lineage, shows, last_reply_id = vars(self).pop("_made_of")
         self.live_conversation = AgentConversation(Audience(shows, Printer()), last_reply_id=last_reply_id)
-        self._compile_first(middlewares, lineage, probe, tools)
+        self._compile_first(entries, lineage, tools)
 
 
 async def _answer_interrupt(agent: AgentBase, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:

@@ -4,8 +4,8 @@ import inspect
 from functools import partial
 from typing import ClassVar, NoReturn, TypeVar, get_origin
 
+from agentrt._runtime.keywords import compute_missing
 from agentrt.errors import UsageError
-from agentrt.keywords import compute_missing
 
 __all__ = ["check_initialized", "refuse_before_init", "refuse_call"]
 

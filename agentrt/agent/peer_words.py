@@ -1,4 +1,4 @@
-"""What other frameworks call the parts and methods of an agent, and what to write here."""
+"""The names of an agent's parts and methods in other frameworks, and the names here."""
 
 from collections.abc import Iterable
 
@@ -17,10 +17,19 @@ _MODEL_WORDS = (
 _ROUND_WORDS = "max_iter max_iterations max_iters max_rounds max_steps max_turns recursion_limit"
 _SESSION_WORDS = "conversation_id session session_id thread_id"
 
-# Words for which an agent has a parameter are not here: `suggest_keywords` knows these by itself, except that it would
-# take `functions` for the `toolkit`.
 AGENT_KEYWORDS = _by_word(
     (
+        ("agent_name", "name"),
+        (
+            "backstory developer_prompt instruction instructions messages_modifier persona preamble prompt "
+            "prompt_template role_description state_modifier sys_prompt system system_instruction system_instructions "
+            "system_message",
+            "system_prompt",
+        ),
+        ("chat_model engine language_model llm llm_config model_config model_id model_name", "model"),
+        ("callbacks guardrails hooks input_guardrails interceptors layers output_guardrails plugins", "middlewares"),
+        ("checkpoint checkpointer database db persistence saver session_store storage store", "state_store"),
+        ("initial_state thread", "state"),
         (_MODEL_WORDS, "the model has it: write model=chat_model('openai:gpt-5-mini', WORD=...)"),
         ("model_kwargs model_settings", "the model has them: write model=chat_model('openai:gpt-5-mini', ...)"),
         ("formatter", "the model has it: write model=OpenAIChatModel(..., formatter=...)"),
@@ -62,6 +71,7 @@ AGENT_KEYWORDS = _by_word(
             "write middlewares=[LoggingMiddleware()], or show(agent.reply_stream(...)) in a terminal",
         ),
         ("capabilities", "write middlewares=[...]"),
+        ("probe", "write middlewares=[LayerTimes()], of agentrt.probe, or a middleware with on_layer"),
         (
             "history_processors pre_model_hook",
             "write a middleware whose on_model_call calls next_handler(messages=...)",
@@ -101,6 +111,16 @@ AGENT_KEYWORDS = _by_word(
 
 REPLY_KEYWORDS = _by_word(
     (
+        (
+            "content input message messages msg new_message prompt query question task text user_input user_prompt",
+            "inputs",
+        ),
+        (
+            "output_model output_pydantic output_schema output_type response_format response_model result_type schema "
+            "structured_model",
+            "structured_schema",
+        ),
+        ("context dependencies run_context runtime", "deps"),
         (_MODEL_WORDS, "the model has it: write chat_model('openai:gpt-5-mini', WORD=...)"),
         (_ROUND_WORDS, "the agent has it: write Agent(..., react_config=ReActConfig(max_iters=...))"),
         ("model_kwargs model_settings", "the model has them: write chat_model('openai:gpt-5-mini', ...)"),

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pydantic_core import to_jsonable_python
 
-from agentrt.block import BlockType
+from agentrt._runtime.block import BlockType
 from agentrt.message import Msg
 
 __all__ = ["Observer", "broadcast"]
@@ -17,7 +17,7 @@ _UNOBSERVED_BLOCKS: tuple[BlockType, ...] = ("thinking", "provider")
 
 
 class Observer(Protocol):
-    """An agent, as far as it takes in messages."""
+    """The part of an agent that receives messages."""
 
     name: str
 
@@ -25,7 +25,7 @@ class Observer(Protocol):
 
 
 async def broadcast(msg: Msg, observers: Iterable[Observer]) -> None:
-    """Let each observer take in a copy of the message, in order, and none of them twice.
+    """Give each observer a copy of the message, in order, and no observer two.
 
     The copies are without thinking and without what is for the provider only, and their structured output is JSON. An
     observer that fails is logged, and does not affect the others.

@@ -6,23 +6,22 @@ from typing import Any, ClassVar, get_args
 
 import pydantic
 
+from agentrt._runtime.block import ContentBlock, TextBlock
+from agentrt._runtime.boundary import read_messages
+from agentrt._runtime.conversation.inputs import MessagesInput
+from agentrt._runtime.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
 from agentrt.agent.base import AgentBase
 from agentrt.agent.initialization import refuse_before_init
-from agentrt.block import ContentBlock, TextBlock
-from agentrt.conversation.inputs import MessagesInput, as_observed
 from agentrt.errors import InvalidInputError
 from agentrt.hooks import MiddlewareBase
-from agentrt.keywords import suggest_keywords
 from agentrt.memory import InMemoryMemory, MemoryBase
 from agentrt.message import Msg
-from agentrt.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
 
 __all__ = ["UserAgent"]
 
 _BLOCKS = get_args(get_args(ContentBlock)[0])
 
 
-@suggest_keywords()
 @refuse_before_init
 class UserAgent(AgentBase):
     """An agent whose reply is what the user answers: in the terminal, unless another way of asking is set.
@@ -43,23 +42,26 @@ class UserAgent(AgentBase):
         self, msg: MessagesInput | None = None, structured_model: "type[pydantic.BaseModel] | None" = None
     ) -> Msg:
         """Ask the user, and return the answer; the values of `structured_model` are in its `metadata`."""
-        await self.memory.add(as_observed(msg))  # before the user is asked, who may never answer
+        await self.memory.add(read_messages(msg))  # before the user is asked, who may never answer
         ask = self._own_input_method or self._input_method
         question = ask(self.id, self.name, structured_model=structured_model)
         if not isawaitable(question):
             raise InvalidInputError(f"{type(ask).__name__}.__call__() must be a coroutine function: write `async def`")
         data = await question
         _check_data(ask, data)
-        answer = Msg(
-            self.name, _content_of(data.blocks_input or []), "user", metadata=dict(data.structured_input or {})
-        )
+        match data.blocks_input or []:
+            case [TextBlock(text=text)]:
+                content: str | list[ContentBlock] = text
+            case blocks:
+                content = list(blocks) or ""
+        answer = Msg(self.name, content, "user", metadata=dict(data.structured_input or {}))
         await self.print(answer, True)
         await self.memory.add(answer)
         return answer
 
     async def observe(self, msg: MessagesInput | None) -> None:
         """Keep messages without asking."""
-        await self.memory.add(as_observed(msg))
+        await self.memory.add(read_messages(msg))
 
     async def handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
         """Return a message that says that there was no answer; it is printed and kept as an answer is."""
@@ -102,12 +104,3 @@ def _check_data(ask: UserInputBase, data: object) -> None:
         raise InvalidInputError(
             f"{name} must return a dict as structured_input, not one of type {type(values).__name__}"
         )
-
-
-def _content_of(blocks: list[ContentBlock]) -> str | list[ContentBlock]:
-    match blocks:
-        case []:
-            return ""
-        case [TextBlock(text=text)]:
-            return text
-    return list(blocks)

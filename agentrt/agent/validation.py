@@ -1,17 +1,17 @@
-"""What the constructors of agents refuse."""
+"""Checks in the constructors of agents."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from agentrt.chain.check import overridden_hooks
+from agentrt._runtime.chain.check import overridden_hooks
+from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.text import repr_of, repr_with_module, whole_characters
 from agentrt.errors import ConfigError, MiddlewareConfigError, ToolConfigError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import Msg
-from agentrt.model_interface import ChatModelBase
 from agentrt.state import AgentState, StateStore
 from agentrt.state import state_store as state_store_at
 from agentrt.state.state import has_session_id
-from agentrt.text import repr_of, repr_with_module, whole_characters
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, PermissionContext, ReActConfig
@@ -24,7 +24,6 @@ __all__ = [
     "check_is_list",
     "check_options",
     "check_parts",
-    "check_probe",
     "check_state",
     "check_use",
     "make_toolkit",
@@ -50,17 +49,6 @@ def check_is_list(cls: type, middlewares: object) -> None:
         raise ConfigError(
             f"{cls.__name__}(middlewares=...) must be a list of middlewares, not {repr_of(middlewares)}: "
             f"write middlewares=[...], or leave it out"
-        )
-
-
-def check_probe(cls: type, probe: object) -> None:
-    """Raise `ConfigError` for what cannot be told of layers; `None` is fine."""
-    if probe is None:
-        return
-    if isinstance(probe, type) or not all(callable(getattr(probe, method, None)) for method in ("enter", "leave")):
-        raise ConfigError(
-            f"{cls.__name__}(probe=...) must be an object with the methods enter(call) and leave(call, outcome), such "
-            f"as agentrt.probe.LayerTimes(), not {repr_of(probe)}"
         )
 
 
@@ -98,8 +86,10 @@ def check_parts(name: object, system_prompt: object, model: object, when_busy: o
         )
     _refuse_class("model", model)
     if not isinstance(model, (ChatModelBase, str)):
+        from agentrt.model.presets import PRESETS  # here, since it loads all providers
+
         # Elsewhere the model comes first.
-        is_spec = model is None and _is_model_spec(name)
+        is_spec = model is None and name.partition(":")[0] in (*PRESETS, "rules")
         remedy = f": the name comes first, so write Agent('assistant', model={name!r:.100})" if is_spec else ""
         raise ConfigError(
             f"Agent(model=...) must be a chat model, or the name of one, such as 'openai:gpt-5-mini' or 'rules', "
@@ -107,12 +97,6 @@ def check_parts(name: object, system_prompt: object, model: object, when_busy: o
         )
     if when_busy not in ("raise", "wait"):
         raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")
-
-
-def _is_model_spec(text: str) -> bool:
-    from agentrt.model.presets import PRESETS  # which loads all providers
-
-    return text.partition(":")[0] in (*PRESETS, "rules")
 
 
 def _refuse_class(parameter: str, value: object, owner: str = "Agent") -> None:

@@ -6,6 +6,7 @@ from functools import partial
 
 from anyio.from_thread import BlockingPortal
 
+from agentrt._runtime.text import escape_controls, one_line
 from agentrt.agent import Agent
 from agentrt.console.confirmation import next_confirmation
 from agentrt.console.prompt import Prompt
@@ -15,11 +16,10 @@ from agentrt.console.render.show import show
 from agentrt.console.reply_runner import ReplyRunner
 from agentrt.model import RulesChatModel
 from agentrt.state import AgentState
-from agentrt.text import escape_controls, one_line
 
 __all__ = ["Chat"]
 
-_HELP = """/new      begin a new conversation
+_HELP = """/new      start a new conversation
 /explain  print the compiled chains, outermost first
 /input    print the whole input of the call that is asked about
 /help     print this
@@ -51,7 +51,7 @@ class Chat:
         }
 
     def run(self) -> bool:
-        """Talk until the end, and return whether the last reply was a whole one.
+        """Run the conversation to its end, and return whether the last reply was complete.
 
         Raises `OSError` when standard output can no longer be written.
         """
@@ -67,7 +67,7 @@ class Chat:
             except Exception as error:  # noqa: BLE001  # whatever failed, the conversation continues
                 self._failed = True
                 if isinstance(error, OSError):
-                    print(flush=True)  # raises again if it is our output that failed
+                    print(flush=True)  # raises again if our output has failed
                 _print_error(one_line(f"{type(error).__name__}: {error}"))
             except KeyboardInterrupt:
                 _print_line("leaving", "once what still runs has stopped; Ctrl-C again leaves at once")
@@ -89,13 +89,13 @@ class Chat:
         confirmation = next_confirmation(self._agent.state)
         if confirmation is not None:
             _print_line("question", confirmation.text)
-            self._prompt.discard_input()  # what was typed before cannot have been meant for this question
+            self._prompt.discard_input()  # earlier input cannot be meant for this question
 
     def _begin_anew(self) -> None:
         agent = self._agent.with_state(AgentState())
         self._portal.call(agent.save)
         self._agent = agent  # only now: a save that failed leaves the conversation as it was
-        _print_line("new", "a new conversation begins")
+        _print_line("new", "a new conversation starts")
 
     def _explain(self) -> None:
         print(escape_controls(self._agent.explain()))
@@ -119,5 +119,5 @@ def _print_line(label: str, text: str) -> None:
 
 
 def _print_error(text: str) -> None:
-    with suppress(OSError):  # the conversation needs no standard error
+    with suppress(OSError):  # the conversation does not need standard error
         PlainView(sys.stderr).line("error", text)

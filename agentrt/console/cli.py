@@ -4,16 +4,18 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from difflib import get_close_matches
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import NoReturn
 
 from anyio.from_thread import start_blocking_portal
 
 import agentrt
+from agentrt._runtime.text import escape_controls
 from agentrt.agent import Agent
 from agentrt.console.chat import Chat
 from agentrt.console.inspection.chains import print_chains
@@ -21,26 +23,33 @@ from agentrt.console.session import SessionFile
 from agentrt.console.specs import SYSTEM_PROMPT, load_chat_agent
 from agentrt.errors import AgentRTError, ConfigError, UsageError
 from agentrt.model import RulesChatModel
-from agentrt.text import escape_controls
 
 __all__ = ["main"]
 
-_EXIT_INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C ended
+_EXIT_INTERRUPTED = 130  # the convention of shells for Ctrl-C
 _DESCRIPTION = "Talk to an agent, line by line. Without a model and a key, a set of rules answers offline."
-_CHAT_OPTIONS = ("--model", "--tools", "--mcp", "--system", "--session", "--no-color")
-_RUNNER_OPTIONS = ("--store", "--concurrency", "--drain-seconds")
+_CHAT_OPTIONS = ("--config", "--model", "--tools", "--mcp", "--system", "--session", "--no-color")
+_RUNNER_OPTIONS = ("--config", "--store", "--concurrency", "--drain-seconds")
 _WORKER_OPTIONS = (*_RUNNER_OPTIONS, "--backend")
-_SERVE_OPTIONS = (*_RUNNER_OPTIONS, "--host", "--port", "--token-file", "--no-studio")
+_SERVE_OPTIONS = (*_RUNNER_OPTIONS, "--host", "--port", "--token-file", "--limit", "--no-studio")
 _MCP_OPTIONS = (*_RUNNER_OPTIONS, "--backend", "--description")
-_EXPLAIN_OPTIONS = ("--check", "--format")
+_EXPLAIN_OPTIONS = ("--config", "--check", "--format")
 _SESSIONS_OPTIONS = ("--store", "--agent", "--prefix")
+_RUNS_OPTIONS = ("--store", "--agent", "--session", "--text")
+_AUDIT_OPTIONS = ("--store", "--agent", "--key-file")
 _AGENT_HELP = "an Agent or a Runner, in a module that may be in the current folder"
+_CONFIG_HELP = (
+    "an agent in a file, such as agentrt.toml, in place of MODULE:NAME; its modules may be in the same folder"
+)
+_FORMAT_HELP = "toml is for an agent of a file, and writes that again (%(default)s)"
 _STORE_HELP = "where the sessions are: sqlite:agent.db, file:sessions, postgresql://host/database or redis://host"
 _EXPLAIN = (
     "Print the compiled chains of an agent, outermost layer first. With --check compare them with a file, print what "
     "differs, and exit with 1 if anything does. An agent that cannot be built exits with 2."
 )
 _SESSIONS = "List, show or delete the sessions of a store. A session that does not exist exits with 1."
+_RUNS = "List, show, export or delete the recorded runs of a store. A run that does not exist exits with 1."
+_AUDIT = "Verify the recorded runs of a store. If a run is not as it was written, the exit code is 1."
 _WORKER = (
     "Run what is submitted to a runner, until SIGTERM or Ctrl-C; a second signal leaves what still runs to the next "
     "worker at once. What a worker that died has left is resumed."
@@ -55,8 +64,8 @@ _MCP = (
 )
 _OFFLINE = "Offline: a set of rules answers, not a language model. To talk to one:"
 _REAL_MODELS = (
-    'pip install "agentrt[openai]" and set OPENAI_API_KEY',
-    'pip install "agentrt[anthropic]" and set ANTHROPIC_API_KEY',
+    "set OPENAI_API_KEY",
+    "set ANTHROPIC_API_KEY",
     "or name any other model: agentrt chat --model ollama:qwen3",
 )
 
@@ -70,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = options.run(options)
         return code
     except AgentRTError as error:
-        _print_to_stderr(str(error))
+        for problem in getattr(error, "problems", ()) or [error]:
+            _print_to_stderr(str(problem))
         return 2
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
@@ -78,12 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             print(flush=True)
         except OSError:
-            # What Python flushes at exit would fail once more.
+            # Python's flush at exit would fail again.
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, sys.stdout.fileno())
             os.close(null)
         else:
-            raise  # it was another file that failed
+            raise  # another file failed
         _print_to_stderr(f"standard output can no longer be written: {error.strerror}")
         return 1
 
@@ -101,7 +111,7 @@ def _make_parser() -> argparse.ArgumentParser:
     worker = commands.add_parser("worker", help="run what is submitted to a runner", description=_WORKER)
     _add_runner_options(worker, "the agent's own store")
     _add_backend_option(worker)
-    worker.set_defaults(run=_work, refuse=partial(_refuse_arguments, worker, _WORKER_OPTIONS))
+    worker.set_defaults(run=_lazily("worker", "work"), refuse=partial(_refuse_arguments, worker, _WORKER_OPTIONS))
     serve = commands.add_parser("serve", help="serve an agent over HTTP", description=_SERVE)
     _add_runner_options(serve, "the agent's own store, or memory")
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s)")
@@ -111,30 +121,34 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="who may use it: in each line a token, which clients send as a bearer token, and the name of its owner",
     )
+    serve.add_argument(
+        "--limit",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="a limit of the server, such as items=5000; may be given several times",
+    )
     serve.add_argument("--no-studio", action="store_true", help="serve without the page at /studio")
-    serve.set_defaults(run=_serve, refuse=partial(_refuse_arguments, serve, _SERVE_OPTIONS))
+    serve.set_defaults(run=_lazily("serve", "serve"), refuse=partial(_refuse_arguments, serve, _SERVE_OPTIONS))
     mcp = commands.add_parser("mcp", help="offer an agent to an MCP client", description=_MCP)
     _add_runner_options(mcp, "the agent's own store, or memory")
     _add_backend_option(mcp)
     mcp.add_argument("--description", metavar="TEXT", help="what the agent is for, by which models choose its tool")
     mcp.set_defaults(run=_serve_mcp, refuse=partial(_refuse_arguments, mcp, _MCP_OPTIONS), drain_seconds=0.0)
     explain = commands.add_parser("explain", help="print or check the chains of an agent", description=_EXPLAIN)
-    explain.add_argument("agent", metavar="MODULE:NAME", help=_AGENT_HELP)
+    _add_target(explain)
     explain.add_argument("--check", metavar="FILE", help="compare with what this command has printed into a file")
-    explain.add_argument("--format", choices=["text", "json", "mermaid"], default="text", help="(%(default)s)")
+    explain.add_argument("--format", choices=["text", "json", "mermaid", "toml"], default="text", help=_FORMAT_HELP)
     explain.set_defaults(run=print_chains, refuse=partial(_refuse_arguments, explain, _EXPLAIN_OPTIONS))
     _add_sessions_parsers(commands.add_parser("sessions", help="list, show or delete sessions", description=_SESSIONS))
+    _add_runs_parsers(commands.add_parser("runs", help="list, show, export or delete recorded runs", description=_RUNS))
+    _add_audit_parser(commands.add_parser("audit", help="verify recorded runs", description=_AUDIT))
     return parser
 
 
 def _add_chat_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--version", action="version", version=f"agentrt {agentrt.__version__}")
-    parser.add_argument(
-        "agent",
-        metavar="MODULE:NAME",
-        nargs="?",
-        help=f"{_AGENT_HELP}; without it, an assistant that the options describe",
-    )
+    _add_target(parser, "; without it, an assistant that the options describe")
     parser.add_argument(
         "--model",
         metavar="SPEC",
@@ -164,6 +178,19 @@ def _add_chat_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_chat, refuse=partial(_refuse_arguments, parser, _CHAT_OPTIONS))
 
 
+def _add_target(parser: argparse.ArgumentParser, if_missing: str = "") -> None:
+    """Add the two ways to name an agent, of which one is required unless the text says what holds without them."""
+    target = parser.add_mutually_exclusive_group(required=not if_missing)
+    target.add_argument("agent", metavar="MODULE:NAME", nargs="?", help=f"{_AGENT_HELP}{if_missing}")
+    target.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
+
+
+def _add_store_source(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--store", metavar="URL", help=_STORE_HELP)
+    source.add_argument("--agent", metavar="MODULE:NAME", help="an agent that has a store")
+
+
 def _add_sessions_parsers(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
     for action, purpose in {
@@ -172,14 +199,45 @@ def _add_sessions_parsers(parser: argparse.ArgumentParser) -> None:
         "delete": "delete sessions, without asking",
     }.items():
         subparser = actions.add_parser(action, help=purpose, description=f"{purpose.capitalize()}.")
-        source = subparser.add_mutually_exclusive_group(required=True)
-        source.add_argument("--store", metavar="URL", help=_STORE_HELP)
-        source.add_argument("--agent", metavar="MODULE:NAME", help="an agent that has a store")
+        _add_store_source(subparser)
         if action == "list":
             subparser.add_argument("--prefix", metavar="TEXT", default="", help="only ids that begin with it")
         else:
             subparser.add_argument("ids", metavar="ID", nargs="+", help="the id of a session")
-        subparser.set_defaults(run=_sessions, refuse=partial(_refuse_arguments, subparser, _SESSIONS_OPTIONS))
+        subparser.set_defaults(
+            run=_lazily("inspection.sessions", "run_sessions"),
+            config=None,
+            refuse=partial(_refuse_arguments, subparser, _SESSIONS_OPTIONS),
+        )
+
+
+def _add_runs_parsers(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    for action, purpose in {
+        "list": "list the runs, newest first: start, status, tokens, cost, session, reply and title",
+        "show": "print the requests and the answer of a run, the changes of layers and the runs of sub-agents",
+        "export": "write the lines of a run to standard output, one JSON object per line",
+        "delete": "delete the runs of a session, without asking",
+    }.items():
+        subparser = actions.add_parser(action, help=purpose, description=f"{purpose.capitalize()}.")
+        _add_store_source(subparser)
+        if action == "list":
+            subparser.add_argument("--session", metavar="ID", help="only those of a session")
+            subparser.add_argument("--text", default="", help="only those with this text in their titles")
+        else:
+            subparser.add_argument("session", metavar="SESSION", help="the id of a session")
+            which = "all of them" if action == "delete" else "the newest"
+            subparser.add_argument("reply", metavar="REPLY", nargs="?", help=f"the id of a reply; without it, {which}")
+        subparser.set_defaults(run=_runs, config=None, refuse=partial(_refuse_arguments, subparser, _RUNS_OPTIONS))
+
+
+def _add_audit_parser(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    verify = actions.add_parser("verify", help="verify recorded runs", description=_AUDIT)
+    _add_store_source(verify)
+    verify.add_argument("session", metavar="SESSION", nargs="?", help="the id of a session; without it, all of them")
+    verify.add_argument("--key-file", metavar="FILE", help="a file with the secret that signs the ends of runs")
+    verify.set_defaults(run=_audit, config=None, refuse=partial(_refuse_arguments, verify, _AUDIT_OPTIONS))
 
 
 def _add_backend_option(parser: argparse.ArgumentParser) -> None:
@@ -189,7 +247,7 @@ def _add_backend_option(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_runner_options(parser: argparse.ArgumentParser, default_store: str) -> None:
-    parser.add_argument("agent", metavar="MODULE:NAME", help=_AGENT_HELP)
+    _add_target(parser)
     parser.add_argument("--store", metavar="URL", help=f"{_STORE_HELP}; without it, {default_store}")
     parser.add_argument("--concurrency", metavar="N", type=int, help="how many replies run at a time (50)")
     parser.add_argument(
@@ -198,37 +256,39 @@ def _add_runner_options(parser: argparse.ArgumentParser, default_store: str) -> 
 
 
 def _refuse_arguments(parser: argparse.ArgumentParser, known: Sequence[str], unknown: list[str]) -> NoReturn:
-    """Exit with the usage of this command, which argparse itself would leave to the one above it."""
+    """Exit with the usage of this command; argparse would show that of its parent."""
     name = unknown[0].partition("=")[0]
     [match] = get_close_matches(name, known, 1) or [""]
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{match and f'; did you mean {match}?'}")
 
 
-def _work(options: argparse.Namespace) -> int:
-    from agentrt.console.worker import work  # a chat needs no runner
+def _lazily(module: str, name: str) -> Callable[[argparse.Namespace], int]:
+    """Return a command that is loaded when it runs: some need an extra, or load all stores."""
 
-    return work(options)
+    def run(options: argparse.Namespace) -> int:
+        command: Callable[[argparse.Namespace], int] = getattr(import_module(f"agentrt.console.{module}"), name)
+        return command(options)
 
-
-def _serve(options: argparse.Namespace) -> int:
-    from agentrt.console.serve import serve  # nothing else needs its extra
-
-    return serve(options)
+    return run
 
 
 def _serve_mcp(options: argparse.Namespace) -> int:
-    # Looked for here, since what it needs besides would be missed first.
+    # Checked here, since another missing package would be reported first.
     if find_spec("mcp") is None:
         raise ConfigError("agentrt mcp needs the extra 'mcp': pip install \"agentrt[mcp]\"")
-    from agentrt.console.mcp import serve_mcp  # as above
-
-    return serve_mcp(options)
+    return _lazily("mcp", "serve_mcp")(options)
 
 
-def _sessions(options: argparse.Namespace) -> int:
-    from agentrt.console.inspection.sessions import run_sessions  # which knows all stores
+def _runs(options: argparse.Namespace) -> int:
+    from agentrt.console.inspection.runs import run_runs
 
-    return run_sessions(options)
+    return run_runs(options)
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from agentrt.console.inspection.runs import run_audit
+
+    return run_audit(options)
 
 
 def _chat(options: argparse.Namespace) -> int:
@@ -247,16 +307,18 @@ def _chat(options: argparse.Namespace) -> int:
     if not logger.handlers:
         logger.addHandler(_StderrHandler())
     in_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    is_chosen = options.agent or options.model is not None or os.environ.get("AGENTRT_MODEL")
+    is_chosen = options.agent or options.config or options.model is not None or os.environ.get("AGENTRT_MODEL")
     if not in_terminal and isinstance(agent.model, RulesChatModel) and not is_chosen:
-        _print_to_stderr(f"{_OFFLINE} {', '.join(_REAL_MODELS)}")  # the rules were not asked for
+        _print_to_stderr(f"{_OFFLINE} {', '.join(_REAL_MODELS)}")  # the user did not ask for the rules
     with start_blocking_portal(name="agentrt") as portal, ExitStack() as stack:
         store: object = agent.state_store
         if isinstance(store, AbstractAsyncContextManager):
             stack.enter_context(portal.wrap_async_context_manager(store))
         stack.enter_context(portal.wrap_async_context_manager(agent))
         if in_terminal:
-            _print_banner(agent, is_own=options.agent is not None)  # with the tools of servers, which are known by now
+            _print_banner(
+                agent, is_own=bool(options.agent or options.config)
+            )  # with the tools of servers, known by now
         is_whole = Chat(agent, portal, color=not options.no_color).run()
     sys.stdout.flush()
     return 0 if is_whole or in_terminal else 1  # the user at a terminal has seen the error
@@ -274,8 +336,8 @@ def _print_banner(agent: Agent, *, is_own: bool) -> None:
 
 
 class _StderrHandler(logging.Handler):
-    """Shows what the runtime logs, harmless to a terminal."""
+    """Shows the runtime's log, escaped for a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError):  # no reply fails because its log cannot be written
+        with suppress(OSError):  # a failing log must not break a reply
             print(escape_controls(self.format(record)), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Tools that look into one folder and change nothing: what the demo and the offline rules work with."""
+"""Read-only tools for one folder, used by the demo and the offline rules."""
 
 import ast
 import operator
@@ -33,9 +33,9 @@ _FolderResult = str | ToolResponse
 
 
 def folder_tools(folder: str | os.PathLike[str] = ".") -> list[Callable[..., _FolderResult]]:
-    """Return tools that list, read and search the files of a folder, and one for sums: `Agent(tools=folder_tools())`.
+    """Return tools that list, read and search the files of a folder, and a calculator: `Agent(tools=folder_tools())`.
 
-    They change nothing, use no network, and read neither what lies outside of the folder, wherever a link leads, nor
+    They change nothing, use no network, and read neither files outside the folder, even through links, nor
     files and folders whose names begin with a dot.
     """
     try:
@@ -58,9 +58,9 @@ class _FolderTools:
 
     def read_file(self, path: str) -> _FolderResult:
         """Read one text file."""
-        # Hidden files often hold keys, and what a tool reads goes to the provider of the model.
+        # Hidden files often hold keys, and a tool's results go to the provider of the model.
         try:
-            place = (self._root / path).resolve()  # follows links, so that none leads out
+            place = (self._root / path).resolve()  # resolves links, so that none leads out
             if not place.is_relative_to(self._root):
                 return _failure(f"{path!r} is outside of the folder")
             if any(part.startswith(".") for part in place.relative_to(self._root).parts):
@@ -78,7 +78,7 @@ class _FolderTools:
         lowered = text.lower()
 
         def find(name: str, path: Path) -> Iterator[str]:
-            # A pipe or a device would be waited for, and so might never end.
+            # Reading a pipe or a device might never end.
             if not path.is_file() or path.stat().st_size > _MAX_BYTES:
                 return
             for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
@@ -88,7 +88,7 @@ class _FolderTools:
         return self._collect(find) or "nothing found"
 
     def recent_files(self, days: int = 1) -> _FolderResult:
-        """List the files that changed today, or in the last days, the newest first."""
+        """List the files that changed today, or in the last days, newest first."""
         first_day = date.today() - timedelta(days=min(max(days, 1), 36_500) - 1)
 
         def describe(name: str, path: Path) -> Iterable[str]:
@@ -98,12 +98,12 @@ class _FolderTools:
         return "\n".join(sorted(self._collect(describe).splitlines(), reverse=True)) or "no changes"
 
     def _collect(self, lines_of: Callable[[str, Path], Iterable[str]]) -> str:
-        """Return the lines for all files; a last one tells of more, where they are too many."""
+        """Return the lines for all files; if there are too many, the last one says so."""
         deadline = time.monotonic() + _MAX_WALK_SECONDS
         lines: list[str] = []
         left = _MAX_CHARACTERS
         for path in self._files():
-            with suppress(OSError):  # the file is gone, or is not ours to read
+            with suppress(OSError):  # the file is gone, or not readable
                 for line in lines_of(path.relative_to(self._root).as_posix(), path):
                     if left <= 0:
                         break
@@ -114,10 +114,10 @@ class _FolderTools:
         return "\n".join(lines)
 
     def _files(self) -> Iterator[Path]:
-        # A link to a folder is not entered, or a search could leave the folder, and might never end.
+        # Links to folders are not followed: a search could leave the folder, and might never end.
         for folder, folders, files in os.walk(self._root, followlinks=False):
             folders[:] = sorted(name for name in folders if name[0] != "." and name not in _SKIPPED_FOLDERS)
-            # Another file system may be one like /proc, where reading a file can wait for ever.
+            # Another file system may be like /proc, where reading a file can block for ever.
             folders[:] = [name for name in folders if not os.path.ismount(Path(folder, name))]
             paths = (Path(folder, name) for name in sorted(files) if name[0] != ".")
             yield from (path for path in paths if not path.is_symlink())
@@ -148,5 +148,5 @@ def _evaluate(node: ast.expr) -> Any:
 
 
 def _failure(text: str) -> ToolResponse:
-    # Returned and not raised: it is the user's or the model's mistake, and the log is for those of tools.
+    # Returned, not raised: the mistake is the user's or the model's, and the log is for those of tools.
     return ToolResponse([TextBlock(text)], ToolResultState.ERROR)

@@ -17,10 +17,10 @@ __all__ = ["serve_mcp"]
 
 def serve_mcp(options: argparse.Namespace) -> int:
     """Serve until the client closes its end, or a signal comes; returns the exit code."""
-    # Someone tries it out, and would see nothing at all.
+    # A user who tries it out would see nothing.
     if sys.stdin is not None and sys.stdin.isatty():
         print("agentrt mcp is started by an MCP client, and waits for its messages in JSON.", file=sys.stderr)
-    # Before anything of the user's is imported, which may print.
+    # Before the user's modules are imported, which may print.
     with take_stdio() as wire, log_to_stderr("agentrt mcp", logging.WARNING, "agentrt"):
         runner = load_runner(options, fallback=InMemoryStateStore())
         anyio.run(_serve_until_end, runner, wire, options.description or "", backend=options.backend)
@@ -30,7 +30,7 @@ def serve_mcp(options: argparse.Namespace) -> int:
 async def _serve_until_end(runner: RunnerBase, wire: Wire, description: str) -> None:
     server = mcp_server(runner, description=description)
     async with runner, anyio.create_task_group() as group:
-        # The signal ends the connection, and then the runner has its time to drain, as at the end of the input.
+        # The signal ends the connection; then the runner has time to drain, as at the end of the input.
         client = anyio.CancelScope()
 
         async def serve() -> None:

@@ -1,4 +1,4 @@
-"""The lines that the user types or pastes."""
+"""The user's typed or pasted lines."""
 
 import os
 import select
@@ -13,14 +13,14 @@ else:
 
 __all__ = ["Prompt"]
 
-_PAUSE = 0.05  # seconds; the lines of a paste follow each other faster, and no user types a line in this time
-_MAX_PIECES = 1000  # of a paste that is still coming: a terminal delivers some kilobytes at a time
+_PAUSE = 0.05  # seconds; the lines of a paste come faster, and no user types a line in this time
+_MAX_PIECES = 1000  # of a paste in progress: a terminal delivers some kilobytes at a time
 
 
 class Prompt:
-    """Messages from standard input, with a prompt where both it and standard output are a terminal.
+    """Messages from standard input, with a prompt if it and standard output are a terminal.
 
-    A message is one line, or all the lines that were pasted at once.
+    A message is one line, or all lines of a paste.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Prompt:
                 print("Ctrl-C again leaves, and so do Ctrl-D and /quit.")
 
     def discard_input(self) -> None:
-        """Forget what was typed in the terminal and not read yet; what comes through a pipe stays."""
+        """Discard unread input of a terminal; input through a pipe stays."""
         if not sys.stdin.isatty():
             return
         for _ in range(_MAX_PIECES):
@@ -57,10 +57,10 @@ class Prompt:
     def _read(self) -> str:
         if not self._is_shown:
             return input()
-        was_typed_ahead = _has_pending(0)  # and then its lines were typed one by one
+        was_typed_ahead = _has_pending(0)  # then its lines were typed one by one
         lines = [input("> ")]
         if was_typed_ahead and sys.modules.get("readline") is None:
-            print(lines[0])  # it was typed without an echo, or the echo is far above
+            print(lines[0])  # it was typed without an echo, or the echo is far up
         if not self._knows_pastes and not was_typed_ahead:
             with suppress(EOFError):
                 while _has_pending(_PAUSE):
@@ -69,7 +69,7 @@ class Prompt:
 
 
 def _enable_bracketed_paste() -> bool:
-    """Give `input` line editing, and return whether that reads a paste of several lines as one."""
+    """Give `input` line editing, and return whether it reads a paste of several lines as one."""
     try:
         import readline
     except ImportError:  # Windows has its own

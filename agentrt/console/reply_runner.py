@@ -1,4 +1,4 @@
-"""One reply, running in the event loop's thread while the main thread waits and can be interrupted."""
+"""Runs one reply in the event loop's thread, while the main thread waits and can be interrupted."""
 
 import signal
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ _WAIT_SECONDS = 0.5  # at a time; on Windows Ctrl-C does not arrive while a thre
 class ReplyRunner:
     """Runs a coroutine function to its end, or until Ctrl-C; must be used in the main thread.
 
-    Ctrl-C cancels what runs and waits until it has put everything in order; pressed again, it raises
+    Ctrl-C cancels it and waits until it has cleaned up; pressed again, it raises
     `KeyboardInterrupt`.
     """
 
@@ -27,8 +27,8 @@ class ReplyRunner:
         self._is_stopping = False
 
     def run(self) -> None:
-        """Run the function; what it raises is raised, except the cancellation."""
-        signals: SimpleQueue[str] = SimpleQueue()  # may be filled by a signal handler, at any moment
+        """Run the function; its errors are raised, except the cancellation."""
+        signals: SimpleQueue[str] = SimpleQueue()  # a signal handler may fill it at any moment
         before = signal.signal(signal.SIGINT, lambda *_: signals.put("interrupt"))
         try:
             future = self._portal.start_task_soon(self._run)
@@ -44,7 +44,7 @@ class ReplyRunner:
 
     def _interrupt(self) -> None:
         if self._is_stopping:
-            raise KeyboardInterrupt  # the second time: the user will not wait any longer
+            raise KeyboardInterrupt  # the second time: the user does not want to wait
         self._is_stopping = True
         self._portal.start_task_soon(self._cancel)
 

@@ -1,11 +1,12 @@
-"""`agentrt serve`: an agent behind HTTP, with its worker in the same process, until it is told to stop."""
+"""`agentrt serve`: an agent over HTTP, with its worker in the same process, until a signal stops it."""
 
 import argparse
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 
 import anyio
@@ -13,37 +14,41 @@ import anyio
 from agentrt.console.service import load_runner, log_to_stderr, stop_on_signal
 from agentrt.errors import ConfigError
 from agentrt.runner.base import RunnerBase
-from agentrt.serving import BearerTokens, create_app
+from agentrt.serving import BearerTokens, Limits, create_app
 from agentrt.serving.guard import is_loopback
 from agentrt.state import InMemoryStateStore
 
 try:
     import uvicorn
+
+    from agentrt.serving.connections import BoundedProtocol
 except ModuleNotFoundError as error:
     raise ConfigError("agentrt serve needs the extra 'serve': pip install \"agentrt[serve]\"") from error
 
-__all__ = ["read_tokens", "serve"]
+__all__ = ["read_limits", "read_tokens", "serve"]
 
 _MIN_TOKEN = 16  # characters: a shorter one can be guessed
-_UNNAMED_OWNER = "owner"  # of a token that names none
+_UNNAMED_OWNER = "owner"  # of a token without a name
 _NEW_TOKEN = "python3 -c 'import secrets; print(secrets.token_urlsafe())'"
-_CLOSE_SECONDS = 5  # for connections to close, after the last reply was ended or left
+_CLOSE_SECONDS = 5  # for connections to close, after the last reply has ended or was left
 
 
 def serve(options: argparse.Namespace) -> int:
     """Serve until a signal comes; returns the exit code."""
     auth = None if options.token_file is None else read_tokens(options.token_file)
+    limits = read_limits(options.limit)
     runner = load_runner(options, fallback=InMemoryStateStore())
-    app = create_app(runner.agent, runner=runner, auth=auth, studio=not options.no_studio)
+    app = create_app(runner.agent, runner=runner, auth=auth, limits=limits, studio=not options.no_studio)
     listener = _listen(options.host, options.port, is_open_to_all=auth is not None)
     config = uvicorn.Config(
         app,
+        http=BoundedProtocol.with_limits(limits),
         access_log=False,
         log_config=None,
         server_header=False,
         ws="none",
     )
-    # Nothing of a request is logged: a URL may hold what was said, and a header holds the token.
+    # Requests are not logged: a URL may quote a conversation, and a header holds the token.
     with listener, log_to_stderr("agentrt serve", logging.WARNING, "agentrt", "uvicorn"):
         anyio.run(_serve_until_signal, runner, _Server(config, runner), listener)
     return 0
@@ -52,7 +57,7 @@ def serve(options: argparse.Namespace) -> int:
 def read_tokens(path: str) -> BearerTokens:
     """Return the tokens of a file: in each line a token and its owner, or a token alone.
 
-    Empty lines and those that begin with # are left out. Raises `ConfigError`, which quotes no token.
+    Empty lines and those that begin with # are skipped. Raises `ConfigError`, which quotes no token.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -68,7 +73,7 @@ def read_tokens(path: str) -> BearerTokens:
         place = f"line {number} of the token file {path!r}"
         if len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable():
             raise ConfigError(f"{place} must begin with a token of {_MIN_TOKEN} or more ASCII characters: {_NEW_TOKEN}")
-        # The first owner would lose it, silently.
+        # The first owner would silently lose it.
         if token in owners:
             raise ConfigError(f"{place} has a token that another line has: give each owner tokens of its own")
         owners[token] = owner.strip() or _UNNAMED_OWNER
@@ -77,16 +82,31 @@ def read_tokens(path: str) -> BearerTokens:
     return BearerTokens(owners)
 
 
+def read_limits(texts: Sequence[str]) -> Limits:
+    """Return the limits in texts such as "items=5000"; raises `ConfigError` for other texts."""
+    values: dict[str, int | float] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in {field.name for field in fields(Limits)}:
+            known = ", ".join(field.name for field in fields(Limits))
+            raise ConfigError(f"--limit {text!r:.100} names no limit: write NAME=NUMBER, with one of {known}")
+        try:
+            values[name] = int(number) if number.isdecimal() else float(number)
+        except ValueError:
+            raise ConfigError(f"--limit {text!r:.100} must be NAME=NUMBER, such as {name}=100") from None
+    return Limits(**values)  # type: ignore[arg-type]  # it looks at the types itself
+
+
 def _listen(host: str, port: int, *, is_open_to_all: bool) -> socket.socket:
-    """Return a socket that listens; raises `ConfigError` where it cannot, or where it must not."""
+    """Return a listening socket; raises `ConfigError` if that is impossible, or not allowed."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port must be a number from 0 to 65535, not {port}")
     try:
-        # Of a name with several addresses, the one that a client would try first.
+        # Of several addresses of a name, the one that a client would try first.
         family, *_, address = socket.getaddrinfo(host or "::", port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
         raise ConfigError(f"--host {host!r:.200} is not an address of this machine: write 127.0.0.1") from None
-    # The address and not the name, which may lead anywhere.
+    # The address, not the name, which may lead anywhere.
     if not is_open_to_all and not is_loopback(str(address[0])):
         raise ConfigError(
             f"--host {host} lets other machines in, and without --token-file nobody would be asked who they are: "
@@ -109,26 +129,26 @@ async def _serve_until_signal(runner: RunnerBase, server: "_Server", listener: s
     async with anyio.create_task_group() as group:
 
         async def drain() -> None:
-            server.should_exit = True  # no new connections, while replies in progress have time to end
+            server.should_exit = True  # no new connections, but time for running replies to end
             await runner.drain()
 
         async def serve_requests() -> None:
             await server.serve(sockets=[listener])
-            # It may have ended by itself, and a worker alone is not what was asked for.
+            # It may have ended by itself, and a worker alone is not wanted.
             await runner.drain()
 
         async with runner:
             group.start_soon(serve_requests)
             group.start_soon(stop_on_signal, drain, group.cancel_scope)
             await runner.work()
-        # The streams end with the runner. Clients come back with Last-Event-ID to the process that serves next.
+        # The streams end with the runner. Clients reconnect with Last-Event-ID to the next process.
         with anyio.move_on_after(_CLOSE_SECONDS):
             await server.closed.wait()
         group.cancel_scope.cancel()
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to us, says where it is, and tells when it has closed."""
+    """A server that leaves signals to us, prints its address, and reports when it has closed."""
 
     def __init__(self, config: uvicorn.Config, runner: RunnerBase) -> None:
         super().__init__(config)

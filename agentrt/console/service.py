@@ -1,4 +1,4 @@
-"""What the commands that run until a signal share: their runner, their log, and how they stop."""
+"""Shared by the commands that run until a signal: their runner, their log, and their shutdown."""
 
 import argparse
 import logging
@@ -9,25 +9,25 @@ from contextlib import contextmanager, suppress
 
 import anyio
 
+from agentrt._runtime.text import escape_controls
 from agentrt.agent import Agent
-from agentrt.console.specs import load_object
+from agentrt.console.specs import load_target
 from agentrt.errors import ConfigError
 from agentrt.runner import DBOSRunner, Runner
 from agentrt.runner.base import RunnerBase
 from agentrt.state import SessionStore, state_store
-from agentrt.text import escape_controls
 
 __all__ = ["load_runner", "log_to_stderr", "stop_on_signal"]
 
 
 def load_runner(options: argparse.Namespace, *, fallback: SessionStore | None = None) -> RunnerBase:
-    """Return the runner that `options.agent` names, or one of the agent that it names, over `options.store`.
+    """Return the runner that the options name, or a runner of the agent that they name, over `options.store`.
 
-    Without a store the agent's own is taken, or else the `fallback`.
+    Without a store, the agent's own is used, or else the `fallback`.
     """
     limits = {"max_concurrency": options.concurrency, "drain_seconds": options.drain_seconds}
     chosen = {name: value for name, value in limits.items() if value is not None}
-    loaded = load_object(options.agent, example="app:agent")
+    loaded = load_target(options)
     if isinstance(loaded, RunnerBase):
         if chosen or options.store is not None:
             raise ConfigError(
@@ -41,7 +41,8 @@ def load_runner(options: argparse.Namespace, *, fallback: SessionStore | None = 
     store = loaded.state_store or fallback
     if store is None:
         raise ConfigError(
-            f"the agent {options.agent!r} has no store: write --store sqlite:agent.db, or Agent(state_store=...)"
+            f"the agent {options.agent or options.config!r} has no store: write --store sqlite:agent.db, or "
+            f"Agent(state_store=...)"
         )
     if options.store is not None and options.store.startswith(("postgresql://", "postgres://")):
         return DBOSRunner(loaded, store, options.store, **chosen)  # type: ignore[arg-type]  # as below
@@ -50,7 +51,7 @@ def load_runner(options: argparse.Namespace, *, fallback: SessionStore | None = 
 
 @contextmanager
 def log_to_stderr(prefix: str, level: int, *loggers: str) -> Iterator[None]:
-    """Write what these loggers are told to standard error, from that level on."""
+    """Write the records of these loggers, from that level on, to standard error."""
     handler = _StderrLog(prefix)
     before = []
     for name in loggers:
@@ -67,21 +68,21 @@ def log_to_stderr(prefix: str, level: int, *loggers: str) -> Iterator[None]:
 
 
 class _StderrLog(logging.Handler):
-    """Writes each record in one line, harmless to a terminal."""
+    """Writes each record on one line, escaped for a terminal."""
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
         self._prefix = prefix
 
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, ValueError):  # no reply fails because its log cannot be written
+        with suppress(OSError, ValueError):  # a failing log must not break a reply
             print(escape_controls(f"{self._prefix}: {self.format(record)}"), file=sys.stderr, flush=True)
 
 
 async def stop_on_signal(drain: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
     """Drain at the first SIGTERM or Ctrl-C, and cancel the scope at the second, which leaves the rest to others."""
     if sys.platform == "win32":
-        return  # Ctrl-C cancels there, and there are no other signals
+        return  # there Ctrl-C cancels, and other signals do not exist
     is_draining = False
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async for number in signals:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from agentrt.database.file_lock import lock_until
+from agentrt._runtime.database.file_lock import lock_until
 from agentrt.errors import SessionConflict, SessionIOError, StateError
 from agentrt.state import AgentState
 from agentrt.state.state import state_to_json
@@ -22,7 +22,7 @@ _LOCK_SECONDS = 5.0  # for another process to finish its save
 
 
 class SessionFile:
-    """Keeps one conversation, the last one saved, in one file; every reader of the file finds it whole at any time.
+    """Keeps one conversation, the last one saved, in one file; readers of the file always find it complete.
 
     Raises `StateError` for a file that cannot be read or holds something else, and leaves it as it was.
     """
@@ -31,7 +31,7 @@ class SessionFile:
         if not path:
             raise StateError("the session file needs a name: write --session FILE")
         self._path = Path(path).expanduser().resolve()
-        # The session in the file and its revision, as far as this process knows.
+        # The session in the file and its revision, as known to this process.
         self._known: tuple[str, int] | None = None
         if not self._path.parent.is_dir():
             raise StateError(
@@ -40,18 +40,18 @@ class SessionFile:
             )
 
     def read(self) -> AgentState | None:
-        """Return the conversation in the file, `None` where the file does not exist."""
+        """Return the conversation in the file, `None` if the file does not exist."""
         state = self._read()
         self._known = _revision_of(state)
         return state
 
     async def load(self, session_id: str) -> AgentState | None:
-        """Return the conversation in the file if it is that one."""
+        """Return the conversation in the file if it has that id."""
         state = await anyio.to_thread.run_sync(self.read)
         return state if state is not None and state.session_id == session_id else None
 
     async def save(self, state: AgentState) -> None:
-        """Replace what the file holds, and set the state's `revision`.
+        """Replace the file's content, and set the state's `revision`.
 
         Raises `SessionConflict`, and leaves the file as it is, when another process has replaced it in the meantime.
         """
@@ -83,7 +83,7 @@ class SessionFile:
 
     def _check_is_current(self, state: AgentState) -> None:
         stored = _revision_of(self._read())
-        if stored is None:  # the file was removed, so nothing can be overwritten
+        if stored is None:  # the file is gone, so nothing can be overwritten
             return
         is_outdated = stored[0] == state.session_id and stored[1] != state.revision
         if is_outdated or stored != self._known:
@@ -93,13 +93,13 @@ class SessionFile:
             )
 
     def _replace(self, content: bytes) -> None:
-        # In the same folder, since a file can be replaced in one step only within a file system.
+        # In the same folder, since an atomic replacement works only within a file system.
         descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
-                os.fsync(file.fileno())  # before the rename, which must not overtake the content
+                os.fsync(file.fileno())  # before the rename, which must not overtake the data
             os.replace(temporary, self._path)
         except BaseException:
             with suppress(OSError):

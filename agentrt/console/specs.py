@@ -1,15 +1,14 @@
-"""Tools and models that are named on a command line, as `module:name`."""
+"""Tools and models named on a command line, as `module:name`."""
 
 import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
-from importlib import import_module
 from importlib.util import find_spec
-from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
+from agentrt._runtime import named_object
 from agentrt.agent import Agent, AgentBase
 from agentrt.console.folder_tools import folder_tools
 from agentrt.console.session import SessionFile
@@ -19,11 +18,12 @@ from agentrt.tool import MCPToolset, Toolkit
 
 __all__ = [
     "SYSTEM_PROMPT",
-    "load_agent",
     "load_chat_agent",
     "load_mcp_servers",
     "load_model",
+    "load_named_agent",
     "load_object",
+    "load_target",
     "load_toolkit",
 ]
 
@@ -33,9 +33,9 @@ _TOOLS_EXAMPLE = "my_tools:search; or folder, for tools that only read the curre
 
 
 def load_toolkit(specs: Sequence[str]) -> Toolkit:
-    """Return one toolkit with the tools named: each spec names a function, a tool, a list of these, or a `Toolkit`.
+    """Return one toolkit with the named tools: each spec names a function, a tool, a list of these, or a `Toolkit`.
 
-    The spec "folder" is for the `folder_tools` of the current folder.
+    The spec "folder" means the `folder_tools` of the current folder.
     """
     toolkits: list[Toolkit] = []
     tools: list[Any] = []
@@ -54,16 +54,16 @@ def load_toolkit(specs: Sequence[str]) -> Toolkit:
     return (toolkits[0] if toolkits else Toolkit()).with_tools(tools)
 
 
-def load_agent(spec: str) -> Agent:
-    """Return the `Agent` that "module:name" names, or that of the runner which it names."""
-    loaded = load_object(spec, example="app:agent")
+def load_named_agent(options: argparse.Namespace) -> Agent:
+    """Return the `Agent` that the options name, or the agent of the runner that they name."""
+    loaded = load_target(options)
     if isinstance(loaded, Agent):
         return loaded
     from agentrt.runner.base import RunnerBase  # a chat needs none otherwise
 
     if isinstance(loaded, RunnerBase):
         return loaded.agent
-    raise ConfigError(f"{spec!r} must name an Agent or a Runner, not {loaded!r:.200}")
+    raise ConfigError(f"{options.agent!r} must name an Agent or a Runner, not {loaded!r:.200}")
 
 
 def load_chat_agent(options: argparse.Namespace, session: SessionFile | None) -> Agent:
@@ -73,7 +73,7 @@ def load_chat_agent(options: argparse.Namespace, session: SessionFile | None) ->
     change an agent of the user's.
     """
     state = session.read() if session is not None else None
-    if options.agent is None:
+    if options.agent is None and options.config is None:
         model = load_model(options.model)
         default_tools = ["folder"] if isinstance(model, RulesChatModel) else []
         return Agent(
@@ -87,10 +87,9 @@ def load_chat_agent(options: argparse.Namespace, session: SessionFile | None) ->
         )
     surplus = [f"--{name}" for name in ("model", "tools", "mcp", "system") if getattr(options, name) not in (None, [])]
     if surplus:
-        raise ConfigError(
-            f"{options.agent!r} already has a model, tools and a system prompt: leave out {' and '.join(surplus)}"
-        )
-    agent = load_agent(options.agent)
+        name = options.agent or options.config
+        raise ConfigError(f"{name!r} already has a model, tools and a system prompt: leave out {' and '.join(surplus)}")
+    agent = load_named_agent(options)
     agent.set_console_output_enabled(False)  # the chat shows its replies
     if session is not None:
         agent.state_store = session
@@ -114,7 +113,7 @@ def load_mcp_servers(specs: Sequence[str]) -> list[MCPToolset]:
 def load_model(spec: str | None) -> ChatModelBase:
     """Return the model that `chat_model(spec)` knows, or the `ChatModelBase` that "module:name" names.
 
-    Without a spec it is the one that the environment asks for.
+    Without a spec, it is the one that the environment selects.
     """
     from agentrt.model.presets import PRESETS, chat_model, environment_model
 
@@ -122,10 +121,10 @@ def load_model(spec: str | None) -> ChatModelBase:
         return environment_model() or RulesChatModel()  # a chat says itself that it is offline
     module_name, colon, _ = spec.partition(":")
     package = module_name.partition(".")[0]
-    # A preset wins over a module of that name, so that a stray file cannot take its place.
+    # A preset wins over a module of that name, so that a stray file cannot replace it.
     if not colon or not package or package in {*PRESETS, "rules"}:
         return chat_model(spec)
-    _add_current_folder()
+    _add_folder(os.getcwd())
     if find_spec(package) is None:
         return chat_model(spec)
     model = load_object(spec)
@@ -133,7 +132,7 @@ def load_model(spec: str | None) -> ChatModelBase:
         make: Callable[[], ChatModelBase] = model
         try:
             model = make()
-        except Exception as error:  # whatever the class does when it is called
+        except Exception as error:  # the class may raise anything
             raise ConfigError(
                 f"{spec!r} cannot be called without arguments ({error!r:.500}): name an instance instead"
             ) from error
@@ -142,32 +141,26 @@ def load_model(spec: str | None) -> ChatModelBase:
     return model
 
 
-def _add_current_folder() -> None:
-    # Last, so that no file in that folder hides a module which Python, agentrt or a provider's package imports.
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+def _add_folder(folder: str) -> None:
+    # Last, so that no file in that folder hides a module of Python, agentrt or a provider's package.
+    if folder not in (os.path.abspath(place) for place in sys.path):
+        sys.path.append(folder)
 
 
 def load_object(spec: str, *, example: str = _TOOLS_EXAMPLE) -> Any:
-    """Return what "module:name" names; raises `ConfigError`, which says why, where that cannot be had."""
-    module_name, _, name = spec.partition(":")
-    if not (module_name and name):
-        raise ConfigError(f"{spec!r} does not have the form module:name: write, for example, {example}")
-    _add_current_folder()
-    try:
-        module = import_module(module_name)
-    except Exception as error:  # whatever the module does when it is imported
-        raise ConfigError(f"{spec!r} cannot be loaded: importing {module_name!r} failed: {error!r:.500}") from error
-    try:
-        return attrgetter(name)(module)
-    except AttributeError as error:
-        public = [attribute for attribute in vars(module) if not attribute.startswith("_")]
-        agents = [attribute for attribute in public if isinstance(getattr(module, attribute), AgentBase)]
-        matches = get_close_matches(name, agents or public, 1)
-        guess = f" (did you mean {matches[0]!r}?)" if matches else ""
-        its_agents = f"; its agents: {', '.join(agents)}" if agents else ""
-        path = getattr(module, "__file__", None) or "the interpreter itself"
-        raise ConfigError(
-            f"{module_name!r} has no {name!r}{guess}{its_agents}; it has {', '.join(public) or 'nothing'} "
-            f"(found in {path})"
-        ) from error
+    """Return the object that "module:name" names, of a module that may be in the current folder."""
+    _add_folder(os.getcwd())
+    return named_object.import_object(spec, example=example, agents=AgentBase)
+
+
+def load_target(options: argparse.Namespace) -> Any:
+    """Return the object that `options.agent` names, or the agent that the file `options.config` describes.
+
+    Its modules may be in the folder of the file.
+    """
+    if options.config is None:
+        return load_object(options.agent, example="app:agent")
+    _add_folder(str(Path(options.config).resolve().parent))
+    from agentrt.config import load_agent  # which loads all layers that ship
+
+    return load_agent(options.config)

@@ -1,4 +1,4 @@
-"""`agentrt worker`: runs what is submitted to a runner, until it is told to stop."""
+"""`agentrt worker`: runs the replies submitted to a runner, until a signal stops it."""
 
 import argparse
 import logging
@@ -14,7 +14,7 @@ __all__ = ["work"]
 def work(options: argparse.Namespace) -> int:
     """Work until a signal comes; returns the exit code."""
     runner = load_runner(options)
-    # What it took over, and from whom, is said at this level.
+    # Takeovers, and from whom, are logged at this level.
     with log_to_stderr("agentrt worker", logging.INFO, "agentrt"):
         anyio.run(_work_until_signal, runner, backend=options.backend)
     return 0

@@ -1,4 +1,4 @@
-"""Embedding models: what turns texts into vectors, so that they are found by what they mean."""
+"""Embedding models turn texts into vectors, so that texts are found by meaning."""
 
 from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, EmbeddingUsage, Vector
 from agentrt.embedding.gemini import GeminiEmbedding

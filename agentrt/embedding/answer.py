@@ -1,21 +1,21 @@
-"""The answer to one request for vectors, which is never streamed."""
+"""The answer to one embedding request; it is never streamed."""
 
 from collections.abc import Callable
 
-from agentrt.block import ContentBlock
+from agentrt._runtime.block import ContentBlock
 from agentrt.embedding.base import EmbeddingResponse
 from agentrt.errors import Malformed
+from agentrt.model.remote.reader import AnswerReader
 from agentrt.types import ChatResponse
 
 __all__ = ["EmbeddingReader"]
 
 
-class EmbeddingReader:
+class EmbeddingReader(AnswerReader):
     """Reads one answer by a provider's `parse`, and keeps it as `response`."""
 
-    is_complete = has_ended = has_progressed = False
-
     def __init__(self, parse: Callable[[dict[str, object]], EmbeddingResponse]) -> None:
+        super().__init__(())  # an embedding answers no messages
         self._parse = parse
         self.response = EmbeddingResponse([])
 

@@ -1,4 +1,4 @@
-"""What every model that turns texts into vectors does."""
+"""The base class of embedding models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -8,15 +8,16 @@ from typing import ClassVar
 
 import anyio
 
+from agentrt._runtime.model_interface.estimate import CHARACTERS_PER_TOKEN, text_length
+from agentrt._runtime.options import check_whole
+from agentrt._runtime.representation import repr_by_settings
+from agentrt._runtime.text import repr_of, whole_characters
 from agentrt.errors import ConfigError, Malformed, Timeout, UsageError
-from agentrt.model_interface.estimate import CHARACTERS_PER_TOKEN, text_length
-from agentrt.representation import repr_by_settings
-from agentrt.text import repr_of, whole_characters
 
 __all__ = ["EmbeddingModelBase", "EmbeddingResponse", "EmbeddingUsage", "Vector"]
 
 Vector = Sequence[float]
-"""The numbers that stand for what text means: what means alike has vectors of like directions."""
+"""The vector of some text: texts of similar meaning have vectors of similar direction."""
 
 _MAX_DIMENSIONS = 16_000
 _MAX_BATCH = 2_048
@@ -24,14 +25,14 @@ _MAX_BATCH = 2_048
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingUsage:
-    """What an embedding took."""
+    """The tokens that an embedding took."""
 
     input_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingResponse:
-    """The vectors of texts, in the order of the texts, and what they took."""
+    """The vectors of texts, in the order of the texts, and the usage."""
 
     embeddings: list[Vector] = field(repr=False)
     usage: EmbeddingUsage = EmbeddingUsage()
@@ -40,9 +41,9 @@ class EmbeddingResponse:
 class EmbeddingModelBase(ABC):
     """Turns texts into vectors of `dimensions` numbers; calling it does so.
 
-    A subclass overrides `_embed`, which is given at most `batch_size` texts at a time, one batch after the other.
-    Nothing is ever tried again: that is the caller's affair. `model` tells vectors of one model from those of another,
-    which do not compare.
+    A subclass overrides `_embed`, which gets at most `batch_size` texts at a time, one batch after the other. There are
+    no retries: those are up to the caller. `model` distinguishes the vectors of different models, which cannot be
+    compared.
     """
 
     __repr__ = repr_by_settings
@@ -51,32 +52,24 @@ class EmbeddingModelBase(ABC):
     """How long one `_embed` may take."""
 
     max_batch_tokens: ClassVar[float] = inf
-    """About how many tokens one `_embed` is given at most; a longer text goes by itself."""
+    """The approximate maximum of tokens per `_embed`; a longer text goes alone."""
 
     search_weight: float = 1.0
-    """How much a rank among the vectors counts in a search, where one among the words counts 1."""
+    """The weight of the vector ranking in a search; the word ranking has weight 1."""
 
     def __init__(self, *, model: str, dimensions: int, batch_size: int = 64) -> None:
         owner = type(self).__name__
         name: object = model
         if not isinstance(name, str) or not name:
             raise ConfigError(f"{owner}(model=...) must be the name of a model, not {name!r:.100}")
-        numbers: tuple[tuple[str, object, int], ...] = (
-            ("dimensions", dimensions, _MAX_DIMENSIONS),
-            ("batch_size", batch_size, _MAX_BATCH),
-        )
-        for what, number, maximum in numbers:
-            if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= maximum:
-                raise ConfigError(
-                    f"{owner}({what}=...) must be a whole number from 1 to {maximum:,}, not {number!r:.100}"
-                )
+        check_whole(f"{owner}(dimensions=...)", dimensions, most=_MAX_DIMENSIONS)
+        check_whole(f"{owner}(batch_size=...)", batch_size, most=_MAX_BATCH)
         self.model, self.dimensions, self.batch_size = model, dimensions, batch_size
 
     async def __call__(self, texts: Sequence[str], *, are_queries: bool = False) -> EmbeddingResponse:
         """Return a vector for each text, in order; `are_queries` is for search queries instead of documents.
 
-        Raises `Malformed` for a model that gives other than it should, `Timeout` for one that takes too long, and what
-        `_embed` raises.
+        Raises `Malformed` for an invalid answer, `Timeout` for a model that takes too long, and any error of `_embed`.
         """
         values: object = texts
         if not isinstance(values, (list, tuple)) or not all(isinstance(text, str) for text in values):
@@ -104,7 +97,7 @@ class EmbeddingModelBase(ABC):
 
     @abstractmethod
     async def _embed(self, texts: list[str]) -> EmbeddingResponse:
-        """Return a vector for each of the texts, of which there is at least one."""
+        """Return a vector for each text; there is at least one."""
 
     async def _embed_queries(self, texts: list[str]) -> EmbeddingResponse:
         """Return a vector for each query; override it if the model embeds queries differently from documents."""

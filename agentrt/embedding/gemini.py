@@ -1,38 +1,33 @@
 """Embeddings of Google's Gemini API."""
 
-import os
 from math import inf
 from typing import Unpack
 
-from agentrt.block import JSONObject
+from agentrt._runtime.block import JSONObject
+from agentrt._runtime.http import Timeouts
 from agentrt.embedding.answer import EmbeddingReader
 from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, Vector
 from agentrt.errors import Malformed
-from agentrt.keywords import suggest_keywords
-from agentrt.model.remote.http_endpoint import HTTPEndpoint, plain_name
-from agentrt.model.remote.settings import ConnectionOptions, Timeouts
+from agentrt.model.gemini import plain_name
+from agentrt.model.remote.endpoint import GEMINI_API, RemoteEndpoint
+from agentrt.model.remote.settings import ConnectionOptions
 from agentrt.model.remote.sse import list_in
 
 __all__ = ["GeminiEmbedding"]
 
 _MODELS_WITH_TASKS = ("gemini-embedding-001", "text-embedding-004", "text-embedding-005")  # later ones have none
-_MAX_TEXTS = 100  # of one request, says the API
+_MAX_TEXTS = 100  # per request, the API's limit
 
 
-@suggest_keywords(model_name="model", size="dimensions")
-class GeminiEmbedding(HTTPEndpoint, EmbeddingModelBase):
+class GeminiEmbedding(RemoteEndpoint, EmbeddingModelBase):
     """An embedding model of Google's Gemini API.
 
-    `dimensions` is how many numbers its vectors have, which the API shortens to that. At most `batch_size` texts, and
+    `dimensions` is the length to which the API shortens its vectors. At most `batch_size` texts, and
     100 in any case, are sent in one request. Key, URL and the other `ConnectionOptions` are those of a
-    `GeminiChatModel`; a request may take 60 seconds unless `timeouts` says otherwise. What a request took is not known:
-    the API does not say. Needs the extra `gemini`.
+    `GeminiChatModel`; a request may take 60 seconds unless `timeouts` says otherwise. The API reports no usage.
     """
 
-    _extra = "gemini"
-    _default_url = "https://generativelanguage.googleapis.com/v1beta"
-    _key_variable = "GEMINI_API_KEY"
-    _key_header = "x-goog-api-key"
+    _api = GEMINI_API
     max_seconds = inf  # the limits of the connection hold
 
     def __init__(
@@ -45,10 +40,8 @@ class GeminiEmbedding(HTTPEndpoint, EmbeddingModelBase):
     ) -> None:
         if connection.get("timeouts") is None:
             connection["timeouts"] = Timeouts(total=60.0)
-        if "key_variable" not in connection and not os.environ.get(self._key_variable):
-            connection["key_variable"] = "GOOGLE_API_KEY" if os.environ.get("GOOGLE_API_KEY") else self._key_variable
         model = plain_name(model)
-        HTTPEndpoint.__init__(self, model, connection)
+        RemoteEndpoint.__init__(self, model, connection)
         EmbeddingModelBase.__init__(self, model=model, dimensions=dimensions, batch_size=batch_size)
         self.batch_size = min(batch_size, _MAX_TEXTS)
 

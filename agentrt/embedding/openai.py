@@ -5,18 +5,18 @@ from math import inf
 from typing import Unpack
 from urllib.parse import urlsplit
 
-from agentrt.block import JSONObject
+from agentrt._runtime.block import JSONObject
+from agentrt._runtime.http import Timeouts
 from agentrt.embedding.answer import EmbeddingReader
 from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, EmbeddingUsage, Vector
 from agentrt.errors import ConfigError, Malformed
-from agentrt.keywords import suggest_keywords
-from agentrt.model.remote.endpoint import RemoteEndpoint
-from agentrt.model.remote.settings import ConnectionOptions, Timeouts, check_option
+from agentrt.model.remote.endpoint import OPENAI_API, RemoteEndpoint
+from agentrt.model.remote.settings import ConnectionOptions, check_option
 from agentrt.model.remote.sse import count_in, dict_in, list_in
 
 __all__ = ["OpenAIEmbedding"]
 
-# How long the vectors of OpenAI's own models are, and whether they can be shortened.
+# The length of the vectors of OpenAI's own models, and whether they can be shortened.
 _OPENAI_MODELS = {
     "text-embedding-3-small": (1_536, True),
     "text-embedding-3-large": (3_072, True),
@@ -33,30 +33,23 @@ _INPUT_TYPES: dict[str, tuple[JSONObject, JSONObject]] = {
     )
 }
 _TOTAL_SECONDS = 60.0
-_MAX_REQUEST_TOKENS = (
-    150_000  # the API takes 300,000 in one request, of which half are left for what an estimate is wrong by
-)
+_MAX_REQUEST_TOKENS = 150_000  # the API takes 300,000 in one request; half of that is left as a margin for the estimate
 
 
-@suggest_keywords(model_name="model", size="dimensions")
 class OpenAIEmbedding(RemoteEndpoint, EmbeddingModelBase):
     """An embedding model of OpenAI, or of any server that speaks its API, whose URL is given as `base_url`.
 
-    `dimensions` is how many numbers its vectors have. It may be left out for OpenAI's own models, and shortens the
+    `dimensions` is the length of its vectors. It may be left out for OpenAI's own models, and shortens the
     vectors of those that can be shortened. At most `batch_size` texts, of about 150,000 tokens in all, are sent in one
     request. Key, URL and the other `ConnectionOptions` are those of an `OpenAIChatModel`; a request may take 60 seconds
-    unless `timeouts` says otherwise. Needs the extra `openai`.
+    unless `timeouts` says otherwise.
 
     `query_body` and `document_body` are added to the requests for queries and for documents, such as
     `{"input_type": "query"}`. Their defaults are right for the servers of Cohere, NVIDIA and Voyage, empty for others.
     """
 
-    _sdk = "openai"
-    _client_class = "AsyncOpenAI"
+    _api = OPENAI_API
     _path = "/embeddings"
-    _default_url = "https://api.openai.com/v1"
-    _url_variable = "OPENAI_BASE_URL"
-    _key_variable = "OPENAI_API_KEY"
     max_seconds = inf  # the limits of the connection hold
     max_batch_tokens = _MAX_REQUEST_TOKENS
 
@@ -87,7 +80,7 @@ class OpenAIEmbedding(RemoteEndpoint, EmbeddingModelBase):
         of_query, of_document = _INPUT_TYPES.get(urlsplit(self.base_url).hostname or "", ({}, {}))
         self._query_body = of_query if query_body is None else dict(query_body)
         self._document_body = of_document if document_body is None else dict(document_body)
-        # Only where it is known to be understood: many servers refuse fields that they do not know.
+        # Sent only to models known to understand it: many servers refuse unknown fields.
         self._is_shortened = can_be_shortened and dimensions not in (None, own)
 
     async def _embed(self, texts: list[str]) -> EmbeddingResponse:
@@ -97,7 +90,7 @@ class OpenAIEmbedding(RemoteEndpoint, EmbeddingModelBase):
         return await self._embed_with(self._query_body, texts)
 
     async def _embed_with(self, fields: JSONObject, texts: list[str]) -> EmbeddingResponse:
-        # Without `encoding_format`: its default is what is read here, and some servers refuse the field.
+        # Without `encoding_format`: the default is the format read here, and some servers refuse the field.
         body: JSONObject = {"model": self.model, "input": texts, **fields}
         if self._is_shortened:
             body["dimensions"] = self.dimensions

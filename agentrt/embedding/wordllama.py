@@ -1,4 +1,4 @@
-"""Vectors without a server, with the extra `embedding`: words, looked up in a table and averaged."""
+"""Embeddings without a server, with the extra `embedding`: word vectors from a table, averaged."""
 
 from functools import partial
 from importlib.util import find_spec
@@ -10,7 +10,6 @@ from anyio import to_thread
 
 from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, EmbeddingUsage
 from agentrt.errors import ConfigError
-from agentrt.keywords import suggest_keywords
 
 __all__ = ["WordLlamaEmbedding"]
 
@@ -19,22 +18,21 @@ _FULL_DIMENSIONS = 256
 _DIMENSIONS = (64, 128, _FULL_DIMENSIONS)
 
 
-@suggest_keywords(dim="dimensions", trunc_dim="dimensions")
 class WordLlamaEmbedding(EmbeddingModelBase):
-    """Makes vectors in this process, with weights that are in the package: nothing is downloaded, and no key is needed.
+    """Makes vectors in this process, with weights from the package: nothing is downloaded, and no key is needed.
 
     It is made for English, and knows words rather than sentences. The weights were distilled from Llama 2, so that its
     license holds for them. `dimensions` are 256, 128 or 64: fewer take less room, and find less. In a
     search, what it finds counts less than the words do (`search_weight`). Needs the extra `embedding`.
     """
 
-    # An average of words says less than the words themselves: at 1, it costs answers that they alone have found.
+    # An average of words says less than the words themselves: with weight 1, answers that words alone find are lost.
     search_weight = 0.3
 
     def __init__(self, *, dimensions: int = _FULL_DIMENSIONS) -> None:
         if dimensions not in _DIMENSIONS:
             raise ConfigError(f"WordLlamaEmbedding(dimensions=...) must be 64, 128 or 256, not {dimensions!r:.100}")
-        # Looked for and not imported, which takes some seconds.
+        # Looked for but not imported: an import takes seconds.
         if find_spec("wordllama") is None:
             raise ConfigError('WordLlamaEmbedding needs the package wordllama: pip install "agentrt[embedding]"')
         super().__init__(model=f"wordllama/{_WEIGHTS}", dimensions=dimensions)

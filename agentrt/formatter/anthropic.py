@@ -2,12 +2,12 @@
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from pydantic_core import from_json
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     Base64Source,
     ContentBlock,
     DataBlock,
@@ -22,7 +22,8 @@ from agentrt.block import (
     URLSource,
     citations_in,
 )
-from agentrt.boundary import DATA_URL
+from agentrt._runtime.boundary import DATA_URL
+from agentrt._runtime.text import lazy_pattern
 from agentrt.formatter.conventions import (
     CONVERSATION_START,
     UNANSWERED,
@@ -35,7 +36,6 @@ from agentrt.formatter.conventions import (
     text_part,
 )
 from agentrt.message import Msg
-from agentrt.text import lazy_pattern
 
 __all__ = ["ANTHROPIC", "format_anthropic", "pack_thinking"]
 
@@ -43,8 +43,8 @@ ANTHROPIC = "anthropic"
 """The name of this provider in a `ProviderBlock`."""
 
 _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_PACKED = "anthropic:"  # begins a signature that holds several blocks of thinking
-# Parts that blocks of other classes become; a stored block of this provider must not pass for one of them.
+_PACKED = "anthropic:"  # prefix of a signature that holds several blocks of thinking
+# Parts made from blocks of other classes; a stored block of this provider must not pass for one of them.
 _OTHER_BLOCKS = (
     "text",
     "thinking",
@@ -63,10 +63,10 @@ def format_anthropic(messages: Sequence[Msg]) -> JSONObject:
     """Return the `messages` of a request, and its `system` when there is a system message.
 
     Roles alternate, beginning with the user's; the results of a turn's calls come first in the turn after it, in the
-    order of the calls, and a call that has none gets one that says so. Thinking goes back only with the signature that
-    came with it, and what Anthropic's own tools did goes back as it came, a use together with its result; one that is
-    still without a result ends the request or is left out. What the API does not take (sound, an image of the
-    assistant's own) leaves a note in its place.
+    order of the calls, and a call without a result gets a note in its place. Thinking goes back only with the signature
+    that came with it. The work of Anthropic's own tools goes back unchanged, a use together with its result; one that
+    is still without a result ends the request or is left out. Content that the API does not take (sound, an image of
+    the assistant's own) leaves a note in its place.
     """
     items = [(msg.role, block) for msg in messages if msg.role != "system" for block in msg.get_content_blocks()]
     turns = _Turns(results_of_calls(block for _, block in items), _provider_parts(items))
@@ -84,7 +84,7 @@ def format_anthropic(messages: Sequence[Msg]) -> JSONObject:
 
 
 def pack_thinking(parts: Sequence[JSONObject]) -> str | None:
-    """Return what to keep as the signature of one `ThinkingBlock` that holds the text of all these blocks of thinking.
+    """Return the signature to keep for one `ThinkingBlock` that holds the text of all these blocks of thinking.
 
     Thinking may come as several blocks in a row, each with a signature of its own or encrypted as a whole, and goes
     back exactly as it came.
@@ -99,7 +99,7 @@ def _unpack_thinking(block: ThinkingBlock) -> list[JSONObject]:
     if not signature:
         return []
     if ":" in signature and not signature.startswith(_PACKED):
-        return []  # of another provider's adapter: those of this API are base64, which has no colon
+        return []  # from another provider's adapter: signatures of this API are base64, without a colon
     if not signature.startswith(_PACKED):
         return [{"type": "thinking", "thinking": block.thinking, "signature": signature}]
     try:
@@ -119,36 +119,64 @@ def _unpack_thinking(block: ThinkingBlock) -> list[JSONObject]:
 
 
 def _provider_parts(items: Sequence[tuple[str, ContentBlock]]) -> dict[int, JSONObject]:
-    """Return what Anthropic's own tools did, by the identity of the block, without what the API would refuse.
+    """Return the parts of Anthropic's own tools that the API accepts, by the identity of their block.
 
-    It refuses a result without its use, and a use without a result unless the answer is still to continue. Beside a
+    It refuses a result without its use, and a use without a result unless the answer continues. Beside a
     call of an agent's tool, a use may get its result with the next answer, which then begins with it.
     """
-    parts: dict[int, JSONObject] = {}
-    uses: dict[str, int] = {}  # those that have no result yet
-    due: set[str] = set()  # of them, those of an earlier round
+    uses = _OpenUses()
     has_called = False
     for role, block in items:
-        part = _provider_part(block) if isinstance(block, ProviderBlock) and role == "assistant" else None
-        is_use = part is not None and part["type"].endswith("_tool_use")
-        if isinstance(block, ToolResultBlock) or (has_called and isinstance(block, ThinkingBlock)):
-            due, has_called = {*uses}, False
-        elif is_use or (role == "assistant" and not isinstance(block, (ThinkingBlock, ProviderBlock))):
-            for name in due & uses.keys():  # the answer begins with something else, so it is another model's
-                del parts[uses.pop(name)]
-        has_called = has_called or isinstance(block, ToolCallBlock)
+        is_answer = role == "assistant"
         if isinstance(block, ProviderBlock):
-            if part is None or ("tool_use_id" in part and uses.pop(part["tool_use_id"], None) is None):
-                continue
-            parts[id(block)] = part
-            if is_use:
-                uses[part["id"]] = id(block)
-        elif isinstance(block, HintBlock) or (role != "assistant" and not isinstance(block, ToolResultBlock)):
-            # The user's turn: what has no result by now never gets one.
-            for use in uses.values():
-                del parts[use]
-            uses.clear()
-    return parts
+            if is_answer and (part := _provider_part(block)) is not None:
+                uses.add(block, part)
+            continue
+        if isinstance(block, ToolResultBlock) or (has_called and isinstance(block, ThinkingBlock)):
+            uses.end_round()
+            has_called = False
+        elif is_answer and not isinstance(block, ThinkingBlock):
+            uses.drop_due()
+        has_called = has_called or isinstance(block, ToolCallBlock)
+        if isinstance(block, HintBlock) or not (is_answer or isinstance(block, ToolResultBlock)):
+            uses.drop_all()
+    return uses.parts
+
+
+class _OpenUses:
+    """The uses of Anthropic's own tools that have no result yet, and the `parts` that the API accepts so far."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, JSONObject] = {}
+        self._open: dict[str, int] = {}  # the identities of their blocks, by the ids of the uses
+        self._due: set[str] = set()  # those of an earlier round
+
+    def add(self, block: ProviderBlock, part: JSONObject) -> None:
+        """Add a use, or the result of an open one."""
+        is_use = part["type"].endswith("_tool_use")
+        if is_use:
+            self.drop_due()
+        if "tool_use_id" in part and self._open.pop(part["tool_use_id"], None) is None:
+            return
+        self.parts[id(block)] = part
+        if is_use:
+            self._open[part["id"]] = id(block)
+
+    def end_round(self) -> None:
+        """The next answer has to begin with the results of the open uses."""
+        self._due = {*self._open}
+
+    def drop_due(self) -> None:
+        """Drop the uses of the earlier round: the answer begins with something else, so it is another model's."""
+        self._drop(self._due & self._open.keys())
+
+    def drop_all(self) -> None:
+        """Drop all open uses: in the user's turn, they never get a result."""
+        self._drop([*self._open])
+
+    def _drop(self, names: Iterable[str]) -> None:
+        for name in names:
+            del self.parts[self._open.pop(name)]
 
 
 def _provider_part(block: ProviderBlock) -> JSONObject | None:
@@ -162,20 +190,20 @@ def _provider_part(block: ProviderBlock) -> JSONObject | None:
 
 
 class _Turns:
-    """The turns so far, and what is held back until it is known where it belongs."""
+    """The turns so far, and the blocks held back until their place is known."""
 
     def __init__(self, results: dict[int, ToolResultBlock], provider_parts: dict[int, JSONObject]) -> None:
         self._results = results
-        # Of another provider, which may take other characters.
+        # Names from another provider may have other characters.
         self._call_ids = CallIds(lambda call_id: _FORBIDDEN_IN_IDS.sub("_", call_id) or "call")
         self._provider_parts = provider_parts
         self._paired = {id(result) for result in results.values()}
         self._turns: list[JSONObject] = []
         self._thinking: list[JSONObject] = []
-        self._calls: list[tuple[str, ToolCallBlock]] = []  # those of the turn that have no result in the next one yet
+        self._calls: list[tuple[str, ToolCallBlock]] = []  # calls of the turn without a result in the next one yet
 
     def add(self, role: str, block: ContentBlock) -> None:
-        """Take the next block of the conversation."""
+        """Add the next block of the conversation."""
         match block:
             case TextBlock():
                 self._add_text("assistant" if role == "assistant" else "user", block.text)
@@ -203,10 +231,10 @@ class _Turns:
     def end(self) -> list[JSONObject]:
         """Return the turns."""
         self._add_results()
-        # The API wants a turn, and the user's as the first: compression or a greeting may leave none.
+        # The API requires a turn, the user's first: compression or a greeting may leave none.
         if not self._turns or self._turns[0]["role"] == "assistant":
             self._turns.insert(0, {"role": "user", "content": [text_part(CONVERSATION_START)]})
-        # The API refuses an answer to be continued that ends in white space.
+        # The API does not continue an answer that ends in white space.
         last = self._turns[-1]
         end = last["content"][-1]
         if last["role"] == "assistant" and end["type"] == "text":
@@ -215,7 +243,7 @@ class _Turns:
 
     def _add_call(self, block: ToolCallBlock) -> None:
         call_id = self._call_ids.new(block)
-        # Only an object is taken. Anything else was refused by the tool, and the model should see what it wrote.
+        # The API takes only objects. The tool refused anything else, and the model should see what it wrote.
         arguments = object_in(block.input) if block.input.strip() else {}
         part = {
             "type": "tool_use",
@@ -236,7 +264,7 @@ class _Turns:
 
     def _add_results(self) -> None:
         """Give each call of the turn its result, all of them before anything else of the next turn."""
-        calls, self._calls = self._calls, []  # first: adding a part comes back here
+        calls, self._calls = self._calls, []  # first: `_add_part` calls this method
         for call_id, call in calls:
             result = self._results.get(id(call))
             content = [text_part(UNANSWERED)] if result is None else list(_result_parts(result))
@@ -269,9 +297,9 @@ class _Turns:
 
 
 def _cited_parts(text: str, citations: list[JSONObject]) -> list[JSONObject]:
-    """Return the text in parts, of which those that rest on a search have its citations.
+    """Return the text in parts; a part that rests on a search carries its citations.
 
-    Those of documents stay out: they count the documents of a request, which may be others by now.
+    Citations of documents are left out: they refer to documents by their number in a request, which may have changed.
     """
     passages: dict[tuple[int, int], list[JSONObject]] = {}
     for citation in citations:
@@ -284,7 +312,7 @@ def _cited_parts(text: str, citations: list[JSONObject]) -> list[JSONObject]:
     parts: list[JSONObject] = []
     last = 0
     for (start, end), sources in sorted(passages.items(), key=lambda passage: passage[0]):
-        # A layer may have changed the text. Blank parts are refused, so the space between two goes with the second.
+        # A layer may have changed the text. The API refuses blank parts, so the space between two goes with the second.
         if last <= start < end <= len(text) and text[start:end].strip():
             if text[last:start].strip():
                 parts.append(text_part(text[last:start]))
@@ -298,7 +326,7 @@ def _cited_parts(text: str, citations: list[JSONObject]) -> list[JSONObject]:
 
 def _result_parts(result: ToolResultBlock) -> Iterator[JSONObject]:
     blocks = [TextBlock(result.output)] if isinstance(result.output, str) else result.output
-    # Blank text is refused, and a result must hold something.
+    # The API refuses blank text and empty results.
     contents = [block for block in blocks if not isinstance(block, TextBlock) or block.text.strip()]
     if not contents:
         yield text_part(empty_result_text(result))

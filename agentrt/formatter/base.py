@@ -1,4 +1,4 @@
-"""What a formatter is."""
+"""The protocol of formatters."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,4 +8,4 @@ from agentrt.message import Msg
 __all__ = ["Formatter"]
 
 Formatter = Callable[[Sequence[Msg]], Any]
-"""Turns a conversation into what a provider's API takes. Pure: it changes no message and needs no model."""
+"""Turns a conversation into the request format of a provider's API. Pure: it changes no message and needs no model."""

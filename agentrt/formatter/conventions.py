@@ -1,12 +1,12 @@
-"""What all formatters say and look for: results of calls, media types, parts of text."""
+"""Shared by all formatters: results of calls, media types, parts of text."""
 
 import json
 from collections.abc import Callable, Iterable
 
 from pydantic_core import from_json
 
-from agentrt.block import ContentBlock, DataBlock, JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState
-from agentrt.text import lazy_pattern
+from agentrt._runtime.block import ContentBlock, DataBlock, JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState
+from agentrt._runtime.text import lazy_pattern
 
 __all__ = [
     "CONVERSATION_START",
@@ -21,10 +21,10 @@ __all__ = [
 ]
 
 CONVERSATION_START = "(The conversation starts here.)"
-"""What the user says where an API wants a message of the user's, and there is none."""
+"""The user's message where an API requires one and the conversation has none."""
 UNANSWERED = "(no result: the call was never carried out, or its result was lost)"
 
-# What is text although its media type does not begin with "text/".
+# Text types whose media type does not begin with "text/".
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml")
 _HUGE_NUMBER = lazy_pattern(r"\d{200}|[eE]\+?\d{3}")  # numbers that a float cannot hold are read as infinite
 
@@ -45,14 +45,14 @@ def results_of_calls(blocks: Iterable[ContentBlock]) -> dict[int, ToolResultBloc
 
 
 class CallIds:
-    """Gives calls the ids under which they go out; `shorten` makes of an id one that the API takes."""
+    """Assigns the ids of calls in a request; `shorten` turns an id into one that the API accepts."""
 
     def __init__(self, shorten: Callable[[str], str]) -> None:
         self._shorten = shorten
         self._used: set[str] = set()
 
     def new(self, call: ToolCallBlock) -> str:
-        """Return an id that no call before had: servers, or another reply, may have given it the same."""
+        """Return an id that no earlier call has: servers, or another reply, may have reused one."""
         call_id, number = self._shorten(call.id), 1
         while call_id in self._used:
             number += 1
@@ -62,7 +62,7 @@ class CallIds:
 
 
 def empty_result_text(result: ToolResultBlock) -> str:
-    """Return what is said of a result that holds nothing, which must not pass for a success when it is a failure."""
+    """Return the text for an empty result; a failure must not pass for a success."""
     has_run = result.state in (ToolResultState.SUCCESS, ToolResultState.RUNNING)
     return "(no output)" if has_run else f"({result.state})"
 
@@ -78,7 +78,7 @@ def is_text_type(media_type: str) -> bool:
 
 
 def object_in(text: str) -> JSONObject | None:
-    """Return the object that the JSON text holds, `None` for one that could not be sent again as JSON."""
+    """Return the object in the JSON text, `None` for one that cannot be sent as JSON again."""
     try:
         value = from_json(text, allow_inf_nan=False)
         if _HUGE_NUMBER.search(text):
@@ -89,5 +89,5 @@ def object_in(text: str) -> JSONObject | None:
 
 
 def text_part(text: str) -> JSONObject:
-    """Return the text as a part of a message; the providers agree on that one."""
+    """Return the text as a part of a message, in the format that all providers share."""
     return {"type": "text", "text": text}

@@ -4,7 +4,7 @@ import base64
 import json
 from collections.abc import Sequence
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     Base64Source,
     ContentBlock,
     DataBlock,
@@ -17,7 +17,7 @@ from agentrt.block import (
     ToolResultBlock,
     ToolResultState,
 )
-from agentrt.boundary import DATA_URL
+from agentrt._runtime.boundary import DATA_URL
 from agentrt.formatter.conventions import (
     CONVERSATION_START,
     UNANSWERED,
@@ -36,7 +36,7 @@ __all__ = ["GEMINI", "format_gemini", "pack_signature"]
 GEMINI = "gemini"
 """The name of this provider in a `ProviderBlock`."""
 
-_BEGINNING = "gemini:"  # of a signature of ours
+_BEGINNING = "gemini:"  # prefix of our signatures
 # Google's word for a call that another model has made: without it or a signature, its newer models refuse the request.
 _FOREIGN_CALL = "skip_thought_signature_validator"
 _OWN_PARTS = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
@@ -47,10 +47,10 @@ def format_gemini(messages: Sequence[Msg], *, signs_calls: bool = False) -> JSON
     """Return the `contents` of a request, and its `systemInstruction` when there is a system message.
 
     Turns of user and model alternate, beginning with the user's. The results of a turn's calls come first in the next
-    one, in the order of the calls; a call that has none gets one that says so, and a result without its call becomes a
-    note. Thinking goes back with the signature that came with it, and what Gemini's own tools did goes back as it came.
-    With `signs_calls`, calls of other models get the mark that Gemini 3 and later want in place of a signature. What
-    the API does not take leaves a note in its place.
+    one, in the order of the calls; a call without a result gets a note in its place, and a result without its call
+    becomes a note. Thinking goes back with the signature that came with it, and the work of Gemini's own tools goes
+    back unchanged. With `signs_calls`, calls of other models get the mark that Gemini 3 and later require instead of a
+    signature. Content that the API does not take leaves a note in its place.
     """
     blocks = [(msg, block) for msg in messages for block in msg.get_content_blocks()]
     turns = _GeminiTurns(results_of_calls(block for _, block in blocks), signs_calls=signs_calls)
@@ -70,15 +70,15 @@ def format_gemini(messages: Sequence[Msg], *, signs_calls: bool = False) -> JSON
 
 
 def pack_signature(signature: str, *, is_of_call: bool) -> str:
-    """Return what to keep as the signature of a `ThinkingBlock`.
+    """Return the signature to keep for a `ThinkingBlock`.
 
-    It says whether the next call or file has it, or the text so far.
+    It says whether it belongs to the next call or file, or to the text so far.
     """
     return f"{_BEGINNING}{json.dumps({'signature': signature, 'is_of_call': is_of_call})}"
 
 
 class _GeminiTurns:
-    """The turns so far, and what is held back until it is known where it belongs."""
+    """The turns so far, and the parts held back until their place is known."""
 
     def __init__(self, results: dict[int, ToolResultBlock], *, signs_calls: bool) -> None:
         self._results = results
@@ -86,11 +86,11 @@ class _GeminiTurns:
         self._paired = {id(result) for result in results.values()}
         self._signs_calls = signs_calls
         self._turns: list[JSONObject] = []
-        self._calls: list[tuple[str, ToolCallBlock]] = []  # of the last turn, which have no result in the next one yet
+        self._calls: list[tuple[str, ToolCallBlock]] = []  # of the last turn, without a result in the next one yet
         self._signature: str | None = None  # of the next call or file
 
     def add(self, role: str, block: ContentBlock) -> None:
-        """Take the next block of the conversation."""
+        """Add the next block of the conversation."""
         match block:
             case TextBlock():
                 self._add_text(role, block.text)
@@ -118,7 +118,7 @@ class _GeminiTurns:
     def end(self) -> list[JSONObject]:
         """Return the turns."""
         self._add_results()
-        # The API wants a turn, and the user's as the first: compression or a greeting may leave none.
+        # The API requires a turn, the user's first: compression or a greeting may leave none.
         if not self._turns or self._turns[0]["role"] == "model":
             self._turns.insert(0, {"role": "user", "parts": [{"text": CONVERSATION_START}]})
         return self._turns
@@ -131,7 +131,7 @@ class _GeminiTurns:
         kept = object_in(signature.removeprefix(_BEGINNING))
         if kept is None or not isinstance(kept.get("signature"), str):
             return  # changed by others
-        # Thoughts without a signature, as those of other providers, are for the user's eyes.
+        # Thoughts without a signature, such as those of other providers, are for the user only.
         if block.thinking:
             self._add_part("model", {"text": block.thinking, "thought": True})
         if kept.get("is_of_call"):
@@ -148,7 +148,7 @@ class _GeminiTurns:
         part: JSONObject = {"functionCall": {"id": call_id, "name": name, "args": arguments}}
         if self._signature is not None:
             part["thoughtSignature"] = self._signature
-        elif self._signs_calls and not self._calls:  # of calls at once, the first has the signature
+        elif self._signs_calls and not self._calls:  # of parallel calls, only the first has the signature
             part["thoughtSignature"] = _FOREIGN_CALL
         self._signature = None
         self._add_part("model", part)
@@ -156,7 +156,7 @@ class _GeminiTurns:
 
     def _add_file(self, block: DataBlock) -> None:
         part = _data_part(block)
-        if self._signature is None or "text" in part:  # the API takes no picture of the model's without a signature
+        if self._signature is None or "text" in part:  # the API takes no picture made by the model without a signature
             part = {"text": file_note(block, "made by you earlier")}
         else:
             part["thoughtSignature"] = self._signature
@@ -165,7 +165,7 @@ class _GeminiTurns:
 
     def _add_results(self) -> None:
         """Give each call of the turn its result, all of them before anything else of the next turn."""
-        calls, self._calls = self._calls, []  # first: adding a part comes back here
+        calls, self._calls = self._calls, []  # first: `_add_part` calls this method
         media: list[JSONObject] = []
         for call_id, call in calls:
             result = self._results.get(id(call))
@@ -190,7 +190,7 @@ class _GeminiTurns:
 
 
 def _response_of(result: ToolResultBlock, call_id: str, media: list[JSONObject]) -> JSONObject:
-    """Return what the API takes as a response; what is not text is added to `media`, with a word about its origin."""
+    """Return the response for the API; files are added to `media`, with a note about their origin."""
     texts: list[str] = []
     for part in _output_parts(result):
         if "text" in part:
@@ -214,7 +214,7 @@ def _data_part(block: DataBlock) -> JSONObject:
     url = "" if isinstance(block.source, Base64Source) else block.source.url
     if inline := DATA_URL.match(url):
         data = inline["data"]
-    # As text, since a file of such a type is refused.
+    # As text, since the API refuses files of this type.
     if is_text_type(media_type) and data is not None:
         try:
             text = base64.b64decode(data).decode()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     Base64Source,
     ContentBlock,
     DataBlock,
@@ -18,8 +18,8 @@ from agentrt.block import (
     ToolResultBlock,
     URLSource,
 )
+from agentrt._runtime.text import lazy_pattern
 from agentrt.message import Msg
-from agentrt.text import lazy_pattern
 
 __all__ = ["multi_agent", "transcribe"]
 
@@ -30,9 +30,9 @@ _PREFACE = (
     "line of their own; the indented lines below are what was said. Answer with your own words alone: put no name "
     "before them, and do not speak for anyone else.\n"
 )
-_NOTE = "(note)"  # not the name of a speaker, which would be in quotes
+_NOTE = "(note)"  # not a speaker: names are in quotes
 _INDENT = "  "
-# Everything that `str.splitlines` takes for a line break: no line that a speaker writes may lack the indent.
+# All line breaks of `str.splitlines`: every line of a speaker must be indented.
 _LINE_BREAK = lazy_pattern("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _OWN_WORK = (ToolCallBlock, ToolResultBlock, ProviderBlock)
 _NEVER_TEXT = ("image/", "audio/", "video/", "application/pdf")
@@ -42,7 +42,7 @@ _PLAIN_NAME = lazy_pattern(r"\w(?:[\w .'-]*\w)?")
 def multi_agent(formatter: Callable[[Sequence[Msg]], _Payload]) -> Callable[[Sequence[Msg]], _Payload]:
     """Return a formatter that keeps speakers apart by name, for any provider: `multi_agent(format_openai)`.
 
-    For a model that wants its thinking back, as DeepSeek's do: `multi_agent(partial(format_openai, reasoning=True))`.
+    For a model that needs its thinking back, such as DeepSeek's: `multi_agent(partial(format_openai, reasoning=True))`.
     """
 
     def format_transcript(messages: Sequence[Msg]) -> _Payload:
@@ -54,10 +54,10 @@ def multi_agent(formatter: Callable[[Sequence[Msg]], _Payload]) -> Callable[[Seq
 def transcribe(messages: Sequence[Msg]) -> list[Msg]:
     """Return the conversation with each run of plain messages, of any speakers, as one message of the user.
 
-    System messages stay as they are, and so do messages with tool calls or results, or with what a provider did on its
-    side: they are taken for the agent's own. Images and files keep their places, a file of text among the words of its
-    speaker; so do the notes of the runtime, below "(note)". Thinking is left out: it was meant for nobody else. What
-    one speaker says cannot pass for the words of another.
+    System messages stay as they are, and so do messages with tool calls or results, or with blocks of a provider's own
+    tools: they count as the agent's own. Images and files keep their places, a text file among the words of its
+    speaker; so do the notes of the runtime, below "(note)". Thinking is left out: it is private. The words of
+    one speaker cannot pass for those of another.
     """
     transcribed: list[Msg] = []
     preface = _PREFACE
@@ -70,7 +70,7 @@ def transcribe(messages: Sequence[Msg]) -> list[Msg]:
             transcribed += run
         elif blocks := [block for msg in run for block in _attributed_blocks(msg)]:
             content: list[ContentBlock] = []
-            # Providers put blocks of text apart, so those in a row become one.
+            # Providers separate blocks of text, so consecutive ones are merged.
             for kind, group in groupby([TextBlock(preface), *blocks], type):
                 if kind is TextBlock:
                     content.append(TextBlock("".join(block.text for block in group if isinstance(block, TextBlock))))
@@ -102,10 +102,10 @@ def _indent(text: str) -> TextBlock:
 
 
 def _file_block(block: DataBlock) -> ContentBlock:
-    # Formatters may put a file of text, or the place of a file that their API does not take, among the words: neither
+    # Formatters may insert a text file, or the location of an unsupported file, into the text: neither
     # may begin a line without the indent.
     source = block.source
-    # What is text is seen from the data, since each formatter has rules of its own for types.
+    # Whether it is text is judged by the data, since each formatter has its own rules for types.
     if not source.media_type.strip().lower().startswith(_NEVER_TEXT):
         data = source.data if isinstance(source, Base64Source) else source.url.partition(";base64,")[2]
         with suppress(ValueError):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic_core import from_json
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     Base64Source,
     DataBlock,
     HintBlock,
@@ -18,7 +18,8 @@ from agentrt.block import (
     ToolResultBlock,
     URLSource,
 )
-from agentrt.boundary import DATA_URL
+from agentrt._runtime.boundary import DATA_URL
+from agentrt._runtime.text import lazy_pattern
 from agentrt.formatter.conventions import (
     CONVERSATION_START,
     UNANSWERED,
@@ -29,7 +30,6 @@ from agentrt.formatter.conventions import (
     text_part,
 )
 from agentrt.message import Msg
-from agentrt.text import lazy_pattern
 
 __all__ = ["arguments_to_send", "file_note", "format_openai", "part_of", "short_id", "valid_name"]
 
@@ -45,20 +45,22 @@ def format_openai(
     """Return the `messages` of a request.
 
     Each round of a reply becomes an assistant's message with its text and calls, and then the result of each call, in
-    the order of the calls; a call that has none gets one that says so, and a result without its call becomes a note.
-    Images of results follow in a user's message, since a result takes text only. What the API does not take leaves a
+    the order of the calls; a call without a result gets a note in its place, and a result without its call becomes a
+    note. Images of results follow in a user's message, since a result takes text only. Unsupported content leaves a
     note in its place. With `reasoning`, thinking goes back as `reasoning_content` with the rounds since the user's last
-    message, as some reasoning models demand; otherwise never. Without `names`, no message names its speaker; with
-    `nine_letter_ids`, ids of calls have the form that Mistral demands.
+    message, as some reasoning models require; otherwise never. Without `names`, no message names its speaker; with
+    `nine_letter_ids`, ids of calls have the form that Mistral requires.
     """
     results = results_of_calls(block for msg in messages for block in msg.get_content_blocks())
     paired = {id(result) for result in results.values()}
     last_of_user = len(messages)
     if reasoning:
-        last_of_user = max(
-            (n for n, msg in enumerate(messages) if msg.role == "user" and _has_words_of_user(msg)),
-            default=-1,
-        )
+        last_of_user = -1
+        for index, msg in enumerate(messages):
+            # Some programs store tool results as the user's.
+            is_result = all(isinstance(block, ToolResultBlock) for block in msg.get_content_blocks())
+            if msg.role == "user" and not (_is_hint(msg) or is_result):
+                last_of_user = index
     formatted: list[JSONObject] = []
     for index, msg in enumerate(messages):
         if msg.role == "assistant":
@@ -73,13 +75,13 @@ def format_openai(
         for message in formatted:
             message.pop("name", None)
     if nine_letter_ids:
-        _shorten_ids(formatted)
+        # On the complete conversation, so that a call and its result keep one id.
+        for message in formatted:
+            for call in message.get("tool_calls", ()):
+                call["id"] = _nine_letters(call["id"])
+            if "tool_call_id" in message:
+                message["tool_call_id"] = _nine_letters(message["tool_call_id"])
     return formatted
-
-
-def _has_words_of_user(msg: Msg) -> bool:
-    """Return whether a message is more than hints, or results of tools, which some programs keep in the user's name."""
-    return not (_is_hint(msg) or all(isinstance(block, ToolResultBlock) for block in msg.get_content_blocks()))
 
 
 def _is_hint(msg: Msg) -> bool:
@@ -117,7 +119,7 @@ class _Rounds:
                     self._end_round()
                     if id(block) not in self._paired:
                         self._messages.append({"role": "user", "content": _unpaired_result(block)})
-                case _:  # what another provider did stays out
+                case _:  # other providers' blocks stay out
                     pass
         self._end_round()
         return self._messages
@@ -126,7 +128,7 @@ class _Rounds:
         text = "\n".join(filter(None, self._texts))
         if text or self._calls:
             message: JSONObject = {"role": "assistant", "content": text or None}
-            if self._with_reasoning:  # servers that want it want it for each round
+            if self._with_reasoning:  # servers that require it require it for each round
                 message["reasoning_content"] = "".join(self._thinking)
             if self._calls:
                 message["tool_calls"] = [
@@ -151,7 +153,7 @@ class _Rounds:
 
 
 def arguments_to_send(call: ToolCallBlock) -> str:
-    """Return the JSON of an object: servers that read it refuse the whole conversation for anything else."""
+    """Return the JSON of an object; for anything else, servers refuse the whole conversation."""
     arguments = call.input if call.input.strip() else "{}"
     try:
         is_object = isinstance(from_json(arguments, allow_inf_nan=False), dict)
@@ -161,7 +163,7 @@ def arguments_to_send(call: ToolCallBlock) -> str:
 
 
 def _result_text(result: ToolResultBlock, media: list[JSONObject]) -> str:
-    """Return the result's text; what is not text is added to `media`, with a word about where it comes from."""
+    """Return the result's text; files are added to `media`, with a note about their origin."""
     if isinstance(result.output, str):
         return result.output or empty_result_text(result)
     texts: list[str] = []
@@ -210,11 +212,11 @@ def _user_messages(msg: Msg, paired: set[int]) -> list[JSONObject]:
             case ToolResultBlock() if id(block) not in paired:
                 content = _unpaired_result(block)
                 parts += [text_part(content)] if isinstance(content, str) else content
-            case _:  # a result that has gone out with its call
+            case _:  # a result already sent with its call
                 pass
     if not parts:
         return []
-    # Some servers that speak this API take no parts, so text alone goes as a `str`.
+    # Some servers of this API do not take parts, so plain text goes as a `str`.
     is_text = all(part["type"] == "text" for part in parts)
     message: JSONObject = {"role": "user", "content": "\n".join(part["text"] for part in parts) if is_text else parts}
     name = valid_name(msg.name)
@@ -263,20 +265,11 @@ def _image_part(block: DataBlock) -> JSONObject:
 
 
 def file_note(block: DataBlock, why: str) -> str:
-    """Return what stands in the place of a file that is not sent."""
+    """Return the note in place of a file that is not sent."""
     source = block.source
     name = f" {block.name!r}" if block.name else ""
     where = "" if isinstance(source, Base64Source) or source.url.startswith("data:") else f" at {source.url}"
     return f"({source.media_type}{name}{where}, {why})"
-
-
-def _shorten_ids(messages: list[JSONObject]) -> None:
-    # After the conversation is whole, so that a call and its result keep one id.
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            call["id"] = _nine_letters(call["id"])
-        if "tool_call_id" in message:
-            message["tool_call_id"] = _nine_letters(message["tool_call_id"])
 
 
 def _nine_letters(id: str) -> str:
@@ -285,12 +278,12 @@ def _nine_letters(id: str) -> str:
 
 
 def valid_name(name: str) -> str:
-    """Return the name without the characters that the API refuses, "" if no other is left."""
+    """Return the name without the characters that the API refuses, "" if none is left."""
     short = _FORBIDDEN_IN_NAMES.sub("_", name)[:_MAX_NAME_LENGTH]
     return short if short.strip("_-") else ""
 
 
 def short_id(id: str, limit: int = _MAX_ID_LENGTH) -> str:
-    """Return the id, or its hash if it is longer than the API takes."""
-    # Another provider's may be longer, and the hash keeps a call and its result together.
+    """Return the id, or its hash if it is too long for the API."""
+    # Ids of another provider may be longer; the hash keeps a call and its result together.
     return id if len(id) <= limit else hashlib.sha256(id.encode()).hexdigest()[:limit]

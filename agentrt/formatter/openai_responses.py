@@ -6,7 +6,7 @@ from functools import partial
 
 from pydantic_core import from_json
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     Base64Source,
     DataBlock,
     HintBlock,
@@ -23,6 +23,7 @@ from agentrt.formatter.conventions import (
     UNANSWERED,
     CallIds,
     empty_result_text,
+    object_in,
     results_of_calls,
 )
 from agentrt.formatter.openai import arguments_to_send, file_note, part_of, short_id, valid_name
@@ -33,8 +34,8 @@ __all__ = ["HOSTED_ITEMS", "OPENAI", "format_openai_responses", "pack_reasoning"
 OPENAI = "openai"
 """The name of this provider in a `ProviderBlock`."""
 
-_MAX_CALL_ID_LENGTH = 64  # characters; some servers give ids that long
-_SIGNATURE = "openai:"  # begins a signature that holds an item of reasoning
+_MAX_CALL_ID_LENGTH = 64  # characters; some servers use ids this long
+_SIGNATURE = "openai:"  # prefix of a signature that holds an item of reasoning
 HOSTED_ITEMS = frozenset(
     {
         "code_interpreter_call",
@@ -61,9 +62,9 @@ def format_openai_responses(messages: Sequence[Msg]) -> list[JSONObject]:
     """Return the `input` of a request.
 
     A reply becomes its items in their order: reasoning as the API gave it, before the item that it led to, texts,
-    calls, and what OpenAI's own tools did. The results of a round's calls follow its items, images included; a call
-    that has none gets one that says so, and a result without its call becomes a note. Reasoning of other providers, and
-    reasoning that led to nothing, stays out. What the API does not take leaves a note in its place.
+    calls, and the work of OpenAI's own tools. The results of a round's calls follow its items, images included; a call
+    without a result gets a note in its place, and a result without its call becomes a note. Reasoning of other
+    providers, and reasoning that led to nothing, stays out. Unsupported content leaves a note in its place.
     """
     blocks = [block for msg in messages for block in msg.get_content_blocks()]
     results = results_of_calls(blocks)
@@ -79,7 +80,7 @@ def format_openai_responses(messages: Sequence[Msg]) -> list[JSONObject]:
 
 
 def pack_reasoning(item: JSONObject) -> str | None:
-    """Return what to keep of an item of reasoning as the signature of its `ThinkingBlock`, `None` for nothing.
+    """Return the signature to keep for an item of reasoning in its `ThinkingBlock`, `None` for none.
 
     Its text is that of the block, so only the rest is packed.
     """
@@ -98,12 +99,12 @@ class _RoundItems:
         self._paired = paired
         self._items: list[JSONObject] = []
         self._reasoning: list[JSONObject] = []
-        """Which leads to an item that is yet to come: the API refuses it alone."""
+        """Reasoning whose item is still to come: the API refuses reasoning alone."""
         self._texts: list[JSONObject] = []
-        """Items of text whose phase is yet to come."""
+        """Items of text whose phase is still to come."""
         self._calls: list[tuple[str, ToolCallBlock]] = []
         self._answer_start = 0
-        """The place of the first item of the answer that is being split."""
+        """The index of the first item of the answer that is being split."""
         self._picture: tuple[JSONObject, str] | None = None
         """The note about the last picture, and its data, until its item is there."""
 
@@ -141,16 +142,16 @@ class _RoundItems:
         self._reasoning = []
 
     def _add_own(self, block: ProviderBlock) -> None:
-        item = _item_of(block)
+        item = (object_in(block.content) if block.provider == OPENAI else None) or {}
         if item.get("type") in HOSTED_ITEMS:
-            item.pop("created_by", None)  # which the API says of some items, and does not take
+            item.pop("created_by", None)  # sent by the API for some items, but refused in requests
             self._add(item)
         elif item.get("type") == "image_generation_call" and isinstance(item.get("id"), str):
-            # In the place of the note; without its picture, which a layer may have taken away, it is refused.
+            # Replaces the note; without its picture, which a layer may have removed, the API refuses it.
             if self._picture is not None and self._items[-1] is self._picture[0]:
                 kept = {name: value for name, value in item.items() if name in _PICTURE_FIELDS}
                 self._items[-1] = {"status": "completed", **kept, "result": self._picture[1]}
-        elif item.get("type") == "phase":  # which the adapter notes behind the texts that it is about
+        elif item.get("type") == "phase":  # the adapter puts it after the texts that it describes
             for text in self._texts:
                 text["phase"] = item.get("phase")
             self._texts = []
@@ -158,10 +159,10 @@ class _RoundItems:
             self._put_in_order(item.get("places"))
 
     def _put_in_order(self, places: object) -> None:
-        """Put the items of an answer into the order of the API: they were added in the order in which they ended."""
+        """Put the items of an answer into the API's order: they were added in the order in which they ended."""
         answer = [*self._items[self._answer_start :], *self._reasoning]
         if not isinstance(places, list) or len(places) != len(answer):
-            return  # something of it was taken away
+            return  # a part of it was removed
         if not all(isinstance(place, int) for place in places):
             return  # changed by others
         ordered = [answer[number] for number in sorted(range(len(answer)), key=places.__getitem__)]
@@ -176,7 +177,7 @@ class _RoundItems:
             result = self._results.get(id(call))
             output = UNANSWERED if result is None else _output_of(result)
             self._items.append({"type": "function_call_output", "call_id": call_id, "output": output})
-        # Reasoning that is left belongs to an answer that was cut before anything came of it.
+        # The rest of the reasoning belongs to an answer that was cut off before its item came.
         self._reasoning, self._texts, self._calls = [], [], []
         if parts:
             self._items.append(_user_item([*parts]))
@@ -193,7 +194,7 @@ def _reasoning_items(block: ThinkingBlock) -> list[JSONObject]:
         return []
     if not isinstance(kept, dict) or not isinstance(kept.get("id"), str):
         return []
-    # The API looks at what is encrypted, and takes a summary in one part for the same one in several.
+    # The API reads the encrypted content, and treats a summary in one part like the same one in several.
     item: JSONObject = {"type": "reasoning", "id": kept["id"], "summary": []}
     if kept.get("is_raw"):
         item["content"] = [{"type": "reasoning_text", "text": block.thinking}]
@@ -204,17 +205,7 @@ def _reasoning_items(block: ThinkingBlock) -> list[JSONObject]:
     return [item]
 
 
-def _item_of(block: ProviderBlock) -> JSONObject:
-    if block.provider != OPENAI:
-        return {}
-    try:
-        item = from_json(block.content)
-    except (ValueError, TypeError):
-        return {}
-    return item if isinstance(item, dict) else {}  # stored text may have been changed by others
-
-
-# Unlike the chat completions, a result may hold pictures and files here.
+# Unlike in chat completions, a result may hold pictures and files here.
 def _output_of(result: ToolResultBlock) -> str | list[JSONObject]:
     if isinstance(result.output, str):
         return result.output or empty_result_text(result)
@@ -245,7 +236,7 @@ def _message_items(msg: Msg, paired: set[int]) -> list[JSONObject]:
                 parts.append(_text_part(block.hint))
             case ToolResultBlock() if id(block) not in paired:
                 parts += _parts_of_unpaired(block)
-            case _:  # a result that has gone out with its call
+            case _:  # a result already sent with its call
                 pass
     if not parts:
         return []

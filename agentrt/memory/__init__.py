@@ -1,4 +1,4 @@
-"""Memories: the messages of a conversation, and what outlives conversations."""
+"""Memories: the messages of a conversation, and long-term memories across conversations."""
 
 from agentrt.memory.base import MemoryBase
 from agentrt.memory.extractor import FactChanges, FactExtractor, ModelExtractor

@@ -1,10 +1,10 @@
-"""What memories are called with: messages, ids and marks, checked."""
+"""Checks of the arguments of memories: messages, ids and marks."""
 
 from collections.abc import Iterable
 from typing import Any
 
+from agentrt._runtime.text import type_with_article
 from agentrt.message import Msg
-from agentrt.text import type_with_article
 
 __all__ = ["check_marks", "check_new_mark", "messages_to_add", "strings_of"]
 
@@ -35,12 +35,12 @@ def check_marks(**marks: str | None) -> None:
 
 
 def check_new_mark(new_mark: str | None, old_mark: str | None) -> None:
-    """Raise `TypeError` for what is not a mark, and `ValueError` where neither is given."""
+    """Raise `TypeError` for an invalid mark, and `ValueError` where neither is given."""
     check_marks(new_mark=new_mark, old_mark=old_mark)
     if new_mark is None and old_mark is None:
         raise ValueError("update_messages_mark() needs a new_mark to add, an old_mark to remove, or both")
 
 
 def _list_of_items(value: Any) -> list[Any]:
-    # A single value is taken for an item, which the caller then checks and refuses.
+    # A single value counts as one item; the caller checks it.
     return list(value) if isinstance(value, Iterable) else [value]

@@ -1,17 +1,17 @@
 """The base class of memories, wherever they keep their messages."""
 
+from agentrt._runtime.text import type_with_article
 from agentrt.message import Msg
 from agentrt.module import StateModule
-from agentrt.text import type_with_article
 
 __all__ = ["MemoryBase", "require_summary"]
 
 
 class MemoryBase(StateModule):
-    """Keeps messages in their order, each with marks by which it can be found again, and a summary of older ones."""
+    """Keeps messages in their order, each with marks to find it by, and a summary of older ones."""
 
     revision: int | None = None
-    """A number that changes whenever the messages do; `None` where that is not known, so that a reader must look."""
+    """A number that changes whenever the messages do; `None` if unknown, so that a reader must look."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,13 +19,13 @@ class MemoryBase(StateModule):
         self.register_state("_compressed_summary", custom_from_json=require_summary)
 
     async def read_revision(self) -> int | None:
-        """Return `revision`, from where the messages are."""
+        """Return `revision`, read from the storage."""
         return self.revision
 
     async def add(
         self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
     ) -> None:
-        """Add messages, each with these marks; unless `allow_duplicates`, those whose id is known are left out."""
+        """Add messages, each with these marks; without `allow_duplicates`, those with a known id are left out."""
         raise NotImplementedError
 
     async def delete(self, msg_ids: list[str]) -> int:
@@ -41,7 +41,7 @@ class MemoryBase(StateModule):
         raise NotImplementedError
 
     async def clear(self) -> None:
-        """Forget everything, the summary too."""
+        """Delete everything, the summary too."""
         raise NotImplementedError
 
     async def get_memory(
@@ -56,7 +56,7 @@ class MemoryBase(StateModule):
     async def update_messages_mark(
         self, new_mark: str | None, old_mark: str | None = None, msg_ids: list[str] | None = None
     ) -> int:
-        """Put `new_mark` on messages, in place of `old_mark` where that is given, and return on how many.
+        """Put `new_mark` on messages, in place of `old_mark` if given, and return how many messages changed.
 
         With `old_mark` only the messages that have it are meant, with `msg_ids` only those; no `new_mark` takes the old
         one off.
@@ -64,12 +64,12 @@ class MemoryBase(StateModule):
         raise NotImplementedError
 
     async def update_compressed_summary(self, summary: str) -> None:
-        """Keep this summary in place of the one before."""
+        """Replace the summary."""
         self._compressed_summary = require_summary(summary)
 
 
 def require_summary(summary: object) -> str:
-    """Return the summary; raises `TypeError` for what is not one."""
+    """Return the summary; raises `TypeError` unless it is a str."""
     if isinstance(summary, str):
         return summary
     raise TypeError(f"a memory's summary must be a str, not {type_with_article(summary)}")

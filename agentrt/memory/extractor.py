@@ -1,13 +1,13 @@
-"""Facts out of what was said: what is new, what has changed, and what no longer holds."""
+"""Extracts facts from conversations: new ones, changed ones, and those that no longer hold."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg, SystemMsg, UserMsg
-from agentrt.model_interface import ChatModelBase
-from agentrt.text import repr_of
 
 __all__ = ["FactChanges", "FactExtractor", "ModelAsker", "ModelExtractor"]
 
@@ -21,7 +21,7 @@ _FACT_INSTRUCTIONS = (
 
 @dataclass
 class FactChanges:
-    """What changes in a memory: `update` has the new facts by the ids of the old ones, `retract` has ids."""
+    """The changes to a memory: `update` has the new facts by the ids of the old ones, `retract` has ids."""
 
     add: list[str] = field(default_factory=list)
     update: dict[str, str] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class FactChanges:
 
 
 class ModelAsker(Protocol):
-    """What an extractor needs of the reply in progress."""
+    """The part of the reply in progress that an extractor uses."""
 
     async def ask_model(
         self, messages: Sequence[Msg], *, purpose: str, schema: Any = None, model: ChatModelBase | None = None
@@ -37,14 +37,14 @@ class ModelAsker(Protocol):
 
 
 class FactExtractor(Protocol):
-    """What a `LongTermMemory` finds facts by."""
+    """Finds facts for a `LongTermMemory`."""
 
     async def extract(self, exchange: str, known: Mapping[str, str], run: ModelAsker | None) -> FactChanges:
-        """Return what an exchange changes in the facts that are known, by their ids."""
+        """Return how an exchange changes the known facts, which are given by id."""
 
 
 class ModelExtractor:
-    """Has the agent's model, or `model`, find the facts; the call goes through `on_model_call`, guarded and counted."""
+    """Asks the agent's model, or `model`, for the facts; the call goes through `on_model_call`, guarded and counted."""
 
     def __init__(self, model: ChatModelBase | None = None, *, instructions: str = _FACT_INSTRUCTIONS) -> None:
         if model is not None and not isinstance(model, ChatModelBase):
@@ -58,12 +58,12 @@ class ModelExtractor:
         self.instructions = instructions
 
     async def extract(self, exchange: str, known: Mapping[str, str], run: ModelAsker | None) -> FactChanges:
-        """Return what an exchange changes in the facts that are known; raises what the model raises."""
+        """Return how an exchange changes the known facts; raises any error of the model."""
         if run is None:
             raise UsageError(
                 "a ModelExtractor asks the model of a reply: what is left over is recorded in the next one"
             )
-        # Ids of hundreds of characters would only be copied wrongly.
+        # Short ids, since a model would copy long ones wrongly.
         numbers = {str(number): fact_id for number, fact_id in enumerate(known, 1)}
         facts = "\n".join(f"{number}: {known[fact_id]}" for number, fact_id in numbers.items()) or "none"
         question = f"Known facts:\n{facts}\n\nThe exchange:\n{exchange}"

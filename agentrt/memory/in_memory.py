@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterable
 
+from agentrt._runtime.representation import never_raises
+from agentrt._runtime.text import type_with_article
 from agentrt.errors import SessionCorrupt
-from agentrt.keywords import suggest_keywords
 from agentrt.memory.arguments import check_marks, check_new_mark, messages_to_add, strings_of
 from agentrt.memory.base import MemoryBase
 from agentrt.memory.stored_message import MarkedMessage, marked_message_from_json, message_to_json
 from agentrt.message import Msg
-from agentrt.representation import never_raises
-from agentrt.text import type_with_article
 from agentrt.types import JSONObject
 
 __all__ = ["InMemoryMemory"]
@@ -17,7 +16,6 @@ __all__ = ["InMemoryMemory"]
 _Index = tuple[list[MarkedMessage], int, set[str]]
 
 
-@suggest_keywords()
 class InMemoryMemory(MemoryBase):
     """Keeps messages in this process; its state holds them all. It stores and returns copies only."""
 
@@ -25,7 +23,7 @@ class InMemoryMemory(MemoryBase):
         super().__init__()
         self.content: list[MarkedMessage] = []
         self.revision: int = 0
-        # The list, its length and its ids when `add` left it: still right as long as the first two are the same.
+        # The list, its length and its ids after `add`: valid as long as the first two are the same.
         self._index: _Index = (self.content, 0, set())
         self.register_state("content", self._content_to_json, self._content_from_json)
 
@@ -34,7 +32,7 @@ class InMemoryMemory(MemoryBase):
         return f"<{type(self).__name__} of {len(self.content)} messages>"
 
     def load_state_dict(self, state_dict: JSONObject, strict: bool = True) -> None:
-        """Load a state that `state_dict` returned; one from before there were marks or summaries is accepted, too."""
+        """Load a state that `state_dict` returned; older ones, without marks or summaries, are accepted too."""
         if strict and isinstance(state_dict, dict):
             state_dict = {"_compressed_summary": "", **state_dict}
         super().load_state_dict(state_dict, strict)
@@ -43,7 +41,7 @@ class InMemoryMemory(MemoryBase):
     async def add(
         self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
     ) -> None:
-        """Add messages, each with these marks; unless `allow_duplicates`, those whose id is known are left out."""
+        """Add messages, each with these marks; without `allow_duplicates`, those with a known id are left out."""
         new_marks = strings_of("marks", marks)
         messages = messages_to_add(memories)
         content, known = self.content, self._ids()
@@ -69,7 +67,7 @@ class InMemoryMemory(MemoryBase):
         return len(self.content)
 
     async def clear(self) -> None:
-        """Forget everything, the summary too."""
+        """Delete everything, the summary too."""
         self.content, self._compressed_summary = [], ""
         self.revision += 1
 
@@ -90,7 +88,7 @@ class InMemoryMemory(MemoryBase):
     async def update_messages_mark(
         self, new_mark: str | None, old_mark: str | None = None, msg_ids: list[str] | None = None
     ) -> int:
-        """Put `new_mark` on messages, in place of `old_mark` where that is given, and return on how many."""
+        """Put `new_mark` on messages, in place of `old_mark` if given, and return how many messages changed."""
         check_new_mark(new_mark, old_mark)
         ids = None if msg_ids is None else set(strings_of("msg_ids", msg_ids))
         selected = [
@@ -99,7 +97,7 @@ class InMemoryMemory(MemoryBase):
             if (ids is None or msg.id in ids) and (old_mark is None or old_mark in marks)
         ]
         for marks in selected:
-            # In place, since the pair of message and marks is a tuple; a mark that is there already is not doubled.
+            # In place, since the pair of message and marks is a tuple; an existing mark is not doubled.
             marks[:] = [mark for mark in marks if mark not in (old_mark, new_mark)]
             if new_mark is not None:
                 marks.append(new_mark)
@@ -116,7 +114,7 @@ class InMemoryMemory(MemoryBase):
         return [marked_message_from_json(number, saved) for number, saved in enumerate(content)]
 
     def _ids(self) -> set[str]:
-        """Return the ids of the messages, without a look at each of them if nothing but `add` has changed them."""
+        """Return the ids of the messages, cached if nothing but `add` has changed them."""
         content, length, ids = self._index
         if content is self.content and length == len(content):
             return ids
@@ -125,6 +123,6 @@ class InMemoryMemory(MemoryBase):
     def _remove(self, is_selected: Callable[[Msg, list[str]], bool]) -> int:
         before = len(self.content)
         self.revision += 1
-        # Another list, so that the index of ids is no longer used.
+        # A new list, which invalidates the cached ids.
         self.content = [(msg, marks) for msg, marks in self.content if not is_selected(msg, marks)]
         return before - len(self.content)

@@ -1,25 +1,25 @@
-"""Long-term memories: what outlives a conversation, kept apart for each owner."""
+"""Long-term memories outlive a conversation, and are separate for each owner."""
 
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, Protocol, Self
 
+from agentrt._runtime.text import repr_of, repr_with_module
 from agentrt.errors import ConfigError, UsageError
 from agentrt.memory.extractor import FactExtractor, ModelAsker
 from agentrt.message import Msg, TextBlock
 from agentrt.module import StateModule
-from agentrt.text import repr_of, repr_with_module
 from agentrt.tool import ToolResponse
 
 __all__ = ["LongTermMemory", "LongTermMemoryBase", "RetrievedText", "TextEmbedding", "TextStore"]
 
 _MAX_RECORDED = 20_000  # characters of one exchange, or of one fact
 _MAX_KEYWORDS = 20
-_KNOWN_FACTS = 20  # that an extractor is shown beside an exchange
+_KNOWN_FACTS = 20  # passed to the extractor with an exchange
 
 
 class TextStore(Protocol):
-    """What a long-term memory needs of a store; a `StoreBase` has it."""
+    """The methods of a store that a long-term memory uses; a `StoreBase` has them."""
 
     async def write(self, owner: str, put: Sequence[Any] = (), *, retract: Sequence[str] = ()) -> None: ...
     async def get(self, owner: str, ids: Sequence[str]) -> list[Any]: ...
@@ -28,7 +28,7 @@ class TextStore(Protocol):
 
 
 class TextEmbedding(Protocol):
-    """What a long-term memory needs of an embedding model; an `EmbeddingModelBase` has it."""
+    """The part of an embedding model that a long-term memory uses; an `EmbeddingModelBase` has it."""
 
     model: str
     dimensions: int
@@ -37,24 +37,24 @@ class TextEmbedding(Protocol):
 
 
 class LongTermMemoryBase(StateModule):
-    """Keeps what was said, or is worth knowing, for an owner, and finds it again; nobody else ever gets it.
+    """Records conversations, or the facts in them, for an owner, and finds them again; no other owner ever gets them.
 
-    A subclass overrides `record` and `retrieve`, and the two tools, if a model is to use it. Those of 1.x, with
+    A subclass overrides `record` and `retrieve`, and the two tools if a model is to use it. Methods of 1.x, with
     `**kwargs`, will do: the owner is one of these.
     """
 
     record_seconds: float = 5.0
-    """How long a reply waits for `record`."""
+    """The maximum time that a reply waits for `record`."""
 
     asks_model: bool = False
-    """Whether `record` asks the model of a reply: an exchange is then recorded at the beginning of the next one."""
+    """Whether `record` calls the reply's model: an exchange is then recorded at the start of the next reply."""
 
     async def record(
         self, msgs: list[Msg], *, owner: str, key: str | None = None, run: ModelAsker | None = None
     ) -> object:
-        """Keep an exchange; one whose `key` was recorded before is not recorded again.
+        """Record an exchange, unless one with the same `key` was recorded before.
 
-        `run` is the reply in progress, to ask its model by, if there is one.
+        `run` is the reply in progress, if any, whose model can be called.
         """
         raise NotImplementedError
 
@@ -63,26 +63,26 @@ class LongTermMemoryBase(StateModule):
         raise NotImplementedError
 
     async def record_to_memory(self, thinking: str, content: list[str], *, owner: str) -> ToolResponse:
-        """Keep facts, as a model wants it."""
+        """Save facts, called by a model."""
         raise NotImplementedError
 
     async def retrieve_from_memory(self, keywords: list[str], limit: int = 5, *, owner: str) -> ToolResponse:
-        """Return up to `limit` memories for each keyword, as a model wants it."""
+        """Return up to `limit` memories for each keyword, called by a model."""
         raise NotImplementedError
 
     async def forget(self, owner: str) -> None:
-        """Delete all that is the owner's."""
+        """Delete all memories of the owner."""
         raise NotImplementedError
 
 
 class LongTermMemory(LongTermMemoryBase):
     """Keeps memories as texts in a store, such as an `agentrt.rag.SQLiteTextStore`.
 
-    Exchanges are kept as they were said; with an `extractor`, such as `ModelExtractor()`, only the facts in them. A
-    fact that another one replaces, or that no longer holds, stays in the store with the time at which it ended.
+    Exchanges are stored word for word; with an `extractor`, such as `ModelExtractor()`, only the facts in them. A
+    fact that is replaced, or no longer holds, stays in the store with the time at which it ended.
 
-    Memories are found by their words, and with an `embedding` by what they mean as well. Where that fails, nothing is
-    recorded, and what is retrieved is found by its words alone.
+    Memories are found by their words, and with an `embedding` by meaning as well. If the embedding fails, nothing is
+    recorded, and memories are found by words alone.
     """
 
     def __init__(
@@ -109,63 +109,63 @@ class LongTermMemory(LongTermMemoryBase):
 
             use_embedding("LongTermMemory(embedding=...)", embedding, store)
         self.store = store
-        self.embedding: Any = embedding  # as it is now known to be what the store takes
+        self.embedding: Any = embedding  # checked above, so of the store's type
         self.extractor = extractor
-        # A model has to be asked for facts, which takes longer than a store does.
+        # An extractor calls a model, which takes longer than a store.
         self.asks_model = extractor is not None
         self.record_seconds = 60.0 if self.asks_model else 5.0
 
     async def record(
         self, msgs: list[Msg], *, owner: str, key: str | None = None, run: ModelAsker | None = None
     ) -> None:
-        """Keep an exchange, or the facts in it; one whose `key` was recorded before is not recorded again."""
+        """Record an exchange, or the facts in it, unless one with the same `key` was recorded before."""
         name: object = key
         if name is not None and not isinstance(name, str):
             raise UsageError(f"record(key=...) must be a str, or None, not {repr_of(key)}: what names the exchange")
         text = exchange_text(_spoken_messages(msgs))
         if not text:
             return
-        # The key makes the id, so that however often an exchange is recorded, it is there once.
+        # The id is derived from the key, so that an exchange is stored once, however often it is recorded.
         exchange_id = f"exchange:{_digest_of_text(key or text)}"
         if self.extractor is None:
             await self._write(owner, {exchange_id: text})
             return
-        # Another model call would word the same facts in another way, and they would be there twice.
+        # Another model call would word the same facts differently, and they would be stored twice.
         if await self.store.get(_place_of_owner(owner), [exchange_id]):
             return
         known = (await self._search(owner, text, _KNOWN_FACTS)).texts
         changes = await self.extractor.extract(text, {memory.id: memory.text for memory in known}, run)
-        # Only what it was shown may be changed: other ids would be made up.
+        # Only facts that it was shown may change: any other id is invented.
         ids = {memory.id for memory in known}
         added = {f"fact:{_digest_of_text(fact)}": fact for fact in changes.add}
         replaced = {fact_id: fact for fact_id, fact in changes.update.items() if fact_id in ids}
         retracted = [fact_id for fact_id in changes.retract if fact_id in ids and fact_id not in replaced]
         facts = {fact_id: fact for fact_id, fact in {**added, **replaced}.items() if fact.strip()}
-        # In one write with a mark that has no words, so that no search finds it: all of it is recorded, or none.
+        # In one write, with a marker text without words that no search finds: all is recorded, or nothing.
         await self._write(owner, {**facts, exchange_id: ""}, retracted)
 
     async def retrieve(self, msg: Msg | list[Msg] | None, limit: int = 5, *, owner: str) -> str:
-        """Return up to `limit` memories that fit the messages, the best first, as a `RetrievedText`."""
+        """Return up to `limit` memories that fit the messages, best first, as a `RetrievedText`."""
         query = "\n".join(filter(None, (message.get_text_content() for message in _spoken_messages(msg))))
         found = await self._search(owner, query, limit)
         return RetrievedText("\n\n".join(memory.text for memory in found.texts), found.failure)
 
     async def record_to_memory(self, thinking: str, content: list[str], *, owner: str) -> ToolResponse:
-        """Keep facts; one that is known is kept once."""
+        """Save facts; a known one is not stored twice."""
         facts = {f"fact:{_digest_of_text(fact)}": fact for fact in _text_list("content", content) if fact.strip()}
         await self._write(owner, facts)
         return ToolResponse([TextBlock(f"{len(facts)} recorded.")])
 
     async def retrieve_from_memory(self, keywords: list[str], limit: int = 5, *, owner: str) -> ToolResponse:
         """Return up to `limit` memories for each keyword, each once."""
-        # By their ids, since one memory may fit several keywords.
+        # By id, since one memory may fit several keywords.
         found: dict[str, str] = {}
         for keyword in _text_list("keywords", keywords)[:_MAX_KEYWORDS]:
             found |= {memory.id: memory.text for memory in (await self._search(owner, keyword, limit)).texts}
         return ToolResponse([TextBlock("\n\n".join(found.values()) or "Nothing was found.")])
 
     async def forget(self, owner: str) -> None:
-        """Delete all that is the owner's, what was replaced too."""
+        """Delete all memories of the owner, replaced ones too."""
         await self.store.forget(_place_of_owner(owner))
 
     async def _write(self, owner: str, memories: dict[str, str], retract: Sequence[str] = ()) -> None:
@@ -183,15 +183,15 @@ class LongTermMemory(LongTermMemoryBase):
 
 
 def _place_of_owner(owner: str) -> str:
-    """Return under which name a store keeps the memories of an owner."""
+    """Return the name under which a store keeps the memories of an owner."""
     from agentrt.rag.store import check_text_name
 
-    # A name that no knowledge base in the same store has, whatever users call themselves.
+    # A prefix, so that no knowledge base in the same store has this name, whatever users call themselves.
     return f"memory/{check_text_name('an owner', owner)}"
 
 
 class RetrievedText(str):
-    """Memories as text; `failure` is empty, or says why an embedding failed, so that words alone found them."""
+    """Memories as text; a `failure` says why the embedding failed, so that words alone found them; else it is empty."""
 
     failure: str
 
@@ -207,7 +207,7 @@ class _FoundMemories(NamedTuple):
 
 
 def exchange_text(msgs: Sequence[Msg]) -> str:
-    """Return what was said, a paragraph for each message, without thoughts, tool calls and notes."""
+    """Return the text of the messages, one paragraph each, without thoughts, tool calls and notes."""
     spoken = ((msg.role, msg.get_text_content()) for msg in msgs)
     text = "\n".join(f"{role}: {words}" for role, words in spoken if words)
     return text[:_MAX_RECORDED]
@@ -223,7 +223,7 @@ def _spoken_messages(msgs: Any) -> list[Msg]:
 
 
 def _text_list(parameter: str, texts: Any) -> list[str]:
-    # The letters of a plain `str` would pass for texts.
+    # A plain `str` would pass for a list of its letters.
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f"{parameter} must be a list of str, such as ['tea'], not {repr_of(texts)}")
     return list(texts)

@@ -5,20 +5,19 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
-from agentrt.database.sqlite import SQLiteConnection, SQLiteDatabase
+from agentrt._runtime.database.sqlite import SQLiteConnection, SQLiteDatabase
+from agentrt._runtime.representation import repr_by_settings
+from agentrt._runtime.text import type_with_article
 from agentrt.errors import ConfigError, SessionCorrupt, SessionUnserializable
-from agentrt.keywords import suggest_keywords
 from agentrt.memory.arguments import check_marks, check_new_mark, messages_to_add, strings_of
 from agentrt.memory.base import MemoryBase, require_summary
 from agentrt.memory.stored_message import marked_message_from_json, message_to_json
 from agentrt.message import Msg
-from agentrt.representation import repr_by_settings
-from agentrt.text import type_with_article
 from agentrt.types import JSONObject
 
 __all__ = ["SQLiteMemory"]
 
-# All texts are JSON in ASCII, since what a model wrote may hold half characters, which the database would refuse.
+# All texts are JSON in ASCII, since a model's text may hold unpaired surrogates, which the database would refuse.
 _MEMORY_TABLES = """
 CREATE TABLE memory_sessions (session TEXT PRIMARY KEY, revision INTEGER NOT NULL, summary TEXT NOT NULL);
 CREATE TABLE memory_messages (place INTEGER PRIMARY KEY, session TEXT NOT NULL, id TEXT NOT NULL,
@@ -27,9 +26,6 @@ CREATE INDEX memory_messages_by_session ON memory_messages (session, id)"""
 _MAX_SESSION = 1_000  # characters of its name
 
 
-@suggest_keywords(
-    session_id="session", conversation_id="session", user_id="session", filename="path", database="path", db_path="path"
-)
 class SQLiteMemory(MemoryBase):
     """Keeps the messages of a session in the SQLite database at `path`, or in this process with ":memory:".
 
@@ -70,7 +66,7 @@ class SQLiteMemory(MemoryBase):
             raise TypeError(f"the state of {type(self).__name__} must be a dict, not {type_with_article(state)}")
 
     async def read_revision(self) -> int:
-        """Return a number that changes whenever the messages do, in whatever process."""
+        """Return a number that changes whenever the messages do, in any process."""
 
         def read(connection: SQLiteConnection) -> int:
             found = connection.execute("SELECT revision FROM memory_sessions WHERE session = ?", (self._key,))
@@ -81,7 +77,7 @@ class SQLiteMemory(MemoryBase):
     async def add(
         self, memories: Msg | list[Msg] | None, marks: str | list[str] | None = None, allow_duplicates: bool = False
     ) -> None:
-        """Add messages, each with these marks; unless `allow_duplicates`, those whose id is known are left out."""
+        """Add messages, each with these marks; without `allow_duplicates`, those with a known id are left out."""
         new_marks = json.dumps(strings_of("marks", marks))
         rows = [
             (self._key, json.dumps(msg.id), _json_text(number, msg), new_marks)
@@ -137,7 +133,7 @@ class SQLiteMemory(MemoryBase):
         return await self._database.read(count)
 
     async def clear(self) -> None:
-        """Forget everything of the session, the summary too."""
+        """Delete everything of the session, the summary too."""
 
         def clear(connection: SQLiteConnection) -> int:
             connection.execute("DELETE FROM memory_messages WHERE session = ?", (self._key,))
@@ -171,7 +167,7 @@ class SQLiteMemory(MemoryBase):
     async def update_messages_mark(
         self, new_mark: str | None, old_mark: str | None = None, msg_ids: list[str] | None = None
     ) -> int:
-        """Put `new_mark` on messages, in place of `old_mark` where that is given, and return on how many."""
+        """Put `new_mark` on messages, in place of `old_mark` if given, and return how many messages changed."""
         check_new_mark(new_mark, old_mark)
         ids = None if msg_ids is None else strings_of("msg_ids", msg_ids)
         added = [] if new_mark is None else [new_mark]
@@ -188,7 +184,7 @@ class SQLiteMemory(MemoryBase):
         return await self._database.write(update)
 
     async def update_compressed_summary(self, summary: str) -> None:
-        """Keep this summary in place of the one before."""
+        """Replace the summary."""
         text = json.dumps(require_summary(summary))
 
         def update(connection: SQLiteConnection) -> None:
@@ -198,7 +194,7 @@ class SQLiteMemory(MemoryBase):
         await self._database.write(update)
 
     async def _change(self, change: Callable[[SQLiteConnection], int]) -> int:
-        """Make a change to the messages, and have the revision say how many it was of; returns that."""
+        """Run a change of messages, add the number of changed messages to the revision, and return that number."""
 
         def work(connection: SQLiteConnection) -> int:
             number = change(connection)

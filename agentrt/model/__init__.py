@@ -1,5 +1,9 @@
 """Chat models: one provider, one file."""
 
+from agentrt._runtime.http import Timeouts
+from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
+from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices, TokenPrices
+from agentrt._runtime.model_interface.wire import WireRecord
 from agentrt.model.anthropic import AnthropicChatModel
 from agentrt.model.catalog.lookup import known_capabilities
 from agentrt.model.catalog.prices import PublishedPrices
@@ -9,13 +13,10 @@ from agentrt.model.openai import OpenAIChatModel, Quirks
 from agentrt.model.openai_responses import OpenAIResponsesModel
 from agentrt.model.presets import chat_model, default_model
 from agentrt.model.remote.client import RemoteChatModel
-from agentrt.model.remote.settings import ConnectionOptions, Timeouts
-from agentrt.model.request_key import request_key
+from agentrt.model.remote.settings import ConnectionOptions
+from agentrt.model.request_key import RequestHandles, request_key
 from agentrt.model.rules import DEFAULT_RULES, Rule, RulesChatModel
 from agentrt.model.scripted import ScriptedCall, ScriptedChatModel, ScriptedResponse
-from agentrt.model_interface.base import ChatModelBase, ModelResult
-from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices, TokenPrices
-from agentrt.model_interface.wire import WireRecord
 from agentrt.types import ChatResponse, ChatUsage
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "PublishedPrices",
     "Quirks",
     "RemoteChatModel",
+    "RequestHandles",
     "Rule",
     "RulesChatModel",
     "ScriptedCall",

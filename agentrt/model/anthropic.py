@@ -1,37 +1,43 @@
-"""Anthropic's messages API, through the official SDK."""
+"""Anthropic's messages API, and the servers that speak it."""
 
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Unpack
+from typing import Literal, Unpack
 
-from agentrt.block import ContentBlock, HintBlock, JSONObject, ProviderBlock, citations_block, new_citation
+from agentrt._runtime.block import ContentBlock, HintBlock, JSONObject, ProviderBlock, citations_block, new_citation
+from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
+from agentrt._runtime.model_interface.estimate import CountTokens, estimated_usage
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_anthropic
 from agentrt.formatter.anthropic import ANTHROPIC, pack_thinking
 from agentrt.formatter.conventions import text_part
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model.claude import ClaudeRules, rules_of
-from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.endpoint import ANTHROPIC_API
 from agentrt.model.remote.native_schema import StructuredMode, check_mode
+from agentrt.model.remote.reader import AnswerReader
 from agentrt.model.remote.schema_dialect import TEXT_FORMATS, SchemaDialect
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, is_local
+from agentrt.model.remote.settings import (
+    ConnectionOptions,
+    check_option,
+    check_request_options,
+    check_server_tools,
+    is_local,
+)
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
-from agentrt.model.remote.stream import AnswerReader
-from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices
-from agentrt.model_interface.estimate import CountTokens, estimated_usage
-from agentrt.text import lazy_pattern
-from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
+from agentrt.types import ChatResponse, ChatUsage, DeferredSchema, JSONSchema, ToolChoice
 
 __all__ = ["AnthropicChatModel"]
 
 _DEFAULT_MAX_TOKENS = 8192
-_ROOM_TO_THINK = 16_384  # adaptive thinking has no budget, and takes what it needs from `max_tokens`
+_ROOM_TO_THINK = 16_384  # adaptive thinking has no budget, and uses up `max_tokens`
+_SERVER_TOOL = '{"type": "web_search_20250305", "name": "web_search"}'
 _THOUGHTS = ("thinking", "redacted_thinking")
-_CACHED = {"type": "ephemeral"}  # for five minutes, and as long again after each use
+_CACHED = {"type": "ephemeral"}  # for five minutes, renewed by each use
 _BINDING_CONTROLS = "thinking-binding-controls-2026-08-01"  # the beta that `block_binding` needs
 _OVERRIDE = "if the API accepts it now, give rules=ClaudeRules(...)"
 _FINISHED_REASONS = {
@@ -43,49 +49,45 @@ _FINISHED_REASONS = {
     "pause_turn": "pause",
 }
 # Any other mode is the name of a tool.
+_TOOL_SEARCH = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 _CHOICE_TYPES = {"auto": "auto", "none": "none", "required": "any"}
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 # From the page on structured outputs of platform.claude.com, in November 2026.
 _DIALECT = SchemaDialect(frozenset(), TEXT_FORMATS | {"uri"}, all_required=False, recursive=False)
-# Some events count the output alone, and leave the three counts of the input out or send them as zeros.
+# Some events count only the output, and omit the three counts of the input or send them as zeros.
 _COUNTED_TOGETHER = (("output_tokens",), ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"))
 
 
-@suggest_keywords()
 class AnthropicChatModel(RemoteChatModel):
     """Claude, or a model of any server that speaks Anthropic's messages API, whose URL is given as `base_url`.
 
     The key comes from ANTHROPIC_API_KEY unless `api_key` or another `key_variable` is given, the URL from
     ANTHROPIC_BASE_URL unless it is given; `connection` takes these and the other `ConnectionOptions`.
 
-    `thinking` is what the API takes, `{"type": "adaptive"}` or, for models up to Claude 4.6,
+    `thinking` is the API's parameter, `{"type": "adaptive"}` or, for models up to Claude 4.6,
     `{"type": "enabled", "budget_tokens": 4000}`; it is left out of a call for which the API would refuse it: one that
     forces a tool, or continues a round of tools that another model began. `effort` is how hard the model tries:
     "low", "medium", "high", "xhigh" or "max". The API wants a limit: `max_tokens` is 8192 unless given, and thinking
-    comes on top of that, with its budget or else with 16,384. What differs from model to model is in `rules`, which
-    are known for Anthropic's own; what they rule out is a `ConfigError`.
+    comes on top of that, with its budget or else with 16,384. Differences between models are in `rules`, which
+    are known for Anthropic's own; a setting that they rule out is a `ConfigError`.
 
     `server_tools` are tools that Anthropic runs itself, such as
-    `{"type": "web_search_20250305", "name": "web_search"}`, and go with the agent's own; what they did is kept in
-    `ProviderBlock`s. `formatter` makes `messages` and `system` of a request. `structured_output` says whether
+    `{"type": "web_search_20250305", "name": "web_search"}`, and go with the agent's own; their work is kept in
+    `ProviderBlock`s. `formatter` makes the `messages` and `system` of a request. `structured_output` says whether
     structured output is asked for in the API's JSON-schema mode or through a tool; "auto" uses that mode on Anthropic's
     own server, with models that are known to have it. `cache="auto"` marks tools, system prompt and conversation, so
-    that the next request that begins in the same way costs a tenth for what it repeats; "off" marks nothing.
+    that the repeated beginning of the next request costs a tenth; "off" marks nothing.
     """
 
-    _sdk = "anthropic"
-    _client_class = "AsyncAnthropic"
+    _api = ANTHROPIC_API
     _path = "/v1/messages"
-    _default_url = "https://api.anthropic.com"
-    _url_variable = "ANTHROPIC_BASE_URL"
-    _key_variable = "ANTHROPIC_API_KEY"
-    _client_options: ClassVar[Mapping[str, object]] = {"open_telemetry": False}  # tracing is a middleware's affair
     _forms = frozenset({"image", "pdf"})
     _refused_thoughts = lazy_pattern(
         r"invalid `?(?:signature|data)`? in `?(?:redacted_)?thinking|thinking`? blocks? .{0,80}cannot be modified",
         re.IGNORECASE,
     )
     _default_context_size = 200_000
+    supports_deferred_tools = True
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class AnthropicChatModel(RemoteChatModel):
                     raise ConfigError(f"{reason}: leave it out; {_OVERRIDE}")
             temperature = top_p = None  # at most their default, which need not be sent
         self._thinking = _thinking_to_send(model, thinking, rules)
-        self._server_tools = _check_server_tools(server_tools)
+        self._server_tools = check_server_tools("AnthropicChatModel", server_tools, "Anthropic", _SERVER_TOOL)
         check_mode(structured_output, type(self).__name__)
         self.structured_output = structured_output
         if cache not in ("auto", "off"):
@@ -156,7 +158,7 @@ class AnthropicChatModel(RemoteChatModel):
         if self._thinking and self._may_think(body):
             body["thinking"] = self._thinking
         if self.rules.binds_thinking and "block_binding" not in self._thinking:
-            # The API cannot be asked to drop thoughts that no longer fit, and would refuse the whole request for one.
+            # The API cannot be asked to drop outdated thoughts, and would refuse the whole request for one.
             body["messages"] = [
                 {**turn, "content": [part for part in _parts_of(turn) if part["type"] not in _THOUGHTS]}
                 for turn in body["messages"]
@@ -166,8 +168,8 @@ class AnthropicChatModel(RemoteChatModel):
         return body
 
     def _has_schema_mode(self) -> bool:
-        # Another server may pass over the schema, which the model would then never see.
-        return self.rules.json_schema and self.base_url.rstrip("/") == self._default_url
+        # Another server may ignore the schema, which the model would then never see.
+        return self.rules.json_schema and self._is_own_server
 
     def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
         translated = _DIALECT.translate(schema)
@@ -185,9 +187,10 @@ class AnthropicChatModel(RemoteChatModel):
             if sent is not None and sent["type"] == "tool" and not self.rules.named_choice:
                 offered = [tool for tool in offered if tool["name"] == sent["name"]] or offered
                 sent = {"type": "any"}
-            fields: JSONObject = {"tools": [*offered, *self._server_tools]}
+            search = [_TOOL_SEARCH] if any("defer_loading" in tool for tool in offered) else []
+            fields: JSONObject = {"tools": [*offered, *search, *self._server_tools]}
             return fields if sent is None else {**fields, "tool_choice": sent}
-        # A conversation with calls in it is refused unless tools are declared.
+        # The API refuses a conversation with calls unless tools are declared.
         called = {part["name"] for turn in turns for part in _parts_of(turn) if part["type"] == "tool_use"}
         declared = [_tool_to_send({"name": name, "description": "No longer available."}) for name in sorted(called)]
         fields = {"tools": [*declared, *self._server_tools]}
@@ -202,17 +205,17 @@ class AnthropicChatModel(RemoteChatModel):
         return {"type": kind} if kind else {"type": "tool", "name": choice.mode}
 
     def _may_think(self, body: JSONObject) -> bool:
-        """Say whether the API takes `thinking` of the type that is set with this request."""
+        """Say whether the API accepts the configured type of `thinking` in this request."""
         kind = self._thinking["type"]
         if kind not in ("enabled", "adaptive"):
             return True
         if body.get("tool_choice", {}).get("type") in ("any", "tool"):
             return False
-        # Results and the turn that asked for them are one round: what it began with counts.
+        # Results and the turn that asked for them are one round, whose beginning counts.
         *earlier, last = body["messages"]
         if earlier and _parts_of(last)[0]["type"] == "tool_result":
             last = earlier[-1]
-        continues = last["role"] == "assistant"  # a turn that another model may have begun, without thinking
+        continues = last["role"] == "assistant"  # another model may have started the turn, without thinking
         return kind == "adaptive" or not continues or _parts_of(last)[0]["type"] in _THOUGHTS
 
     def _headers(self) -> dict[str, str]:
@@ -228,7 +231,7 @@ class AnthropicChatModel(RemoteChatModel):
 
 
 def _count_passing(messages: Sequence[Msg]) -> int:
-    """Return how many hints stand at the end in messages of their own: the next request does not repeat them."""
+    """Return the number of hints in separate messages at the end: the next request does not repeat them."""
     count = 0
     for message in reversed(messages):
         blocks = message.get_content_blocks()
@@ -239,13 +242,15 @@ def _count_passing(messages: Sequence[Msg]) -> int:
 
 
 def _mark_prefix(body: JSONObject, *, passing: int) -> None:
-    """Mark where the API is to keep what it has read: tools, system prompt, and the last part that will come again.
+    """Set the API's cache marks: on tools, on the system prompt, and on the last part that will be repeated.
 
-    `passing` is how many parts at the end will not.
+    `passing` is the number of parts at the end that will not.
     """
     if body.get("tools"):
-        *others, last = body["tools"]
-        body["tools"] = [*others, {**last, "cache_control": _CACHED}]
+        tools = body["tools"]
+        # The API refuses the mark on a deferred tool, which is not part of the prefix.
+        place = max((n for n, tool in enumerate(tools) if "defer_loading" not in tool), default=0)
+        body["tools"] = [*tools[:place], {**tools[place], "cache_control": _CACHED}, *tools[place + 1 :]]
     if isinstance(body.get("system"), str):
         body["system"] = [{**text_part(body["system"]), "cache_control": _CACHED}]
     places = ((turn, place) for turn in reversed(body["messages"]) for place in reversed(range(len(_parts_of(turn)))))
@@ -258,7 +263,7 @@ def _mark_prefix(body: JSONObject, *, passing: int) -> None:
 
 
 def _thinking_to_send(model: str, thinking: Mapping[str, object] | None, rules: ClaudeRules) -> JSONObject:
-    """Return what a request asks for, {} for nothing; raises `ConfigError` for what the API would refuse."""
+    """Return the thinking fields of a request, {} for none; raises `ConfigError` for what the API would refuse."""
     setting: JSONObject = dict(thinking) if isinstance(thinking, Mapping) else {}
     is_typed = isinstance(setting.get("type"), str) and isinstance(setting.get("budget_tokens", 0), int)
     if thinking is not None and not is_typed:
@@ -277,30 +282,18 @@ def _thinking_to_send(model: str, thinking: Mapping[str, object] | None, rules: 
     setting = setting or {"type": "adaptive"}
     if setting["type"] not in ("adaptive", "enabled"):
         return setting
-    # Let the API drop thoughts that no longer fit, as after compression or a change of the system prompt.
+    # Let the API drop outdated thoughts, as after compression or a change of the system prompt.
     return {"block_binding": {"prefix_mismatch_behavior": "drop_block"}, **setting}
-
-
-def _check_server_tools(tools: object) -> list[JSONObject]:
-    example = '{"type": "web_search_20250305", "name": "web_search"}'
-    if not isinstance(tools, (list, tuple)):
-        raise ConfigError(f"AnthropicChatModel(server_tools=...) must be a list, as in [{example}], not {tools!r:.100}")
-    for tool in tools:
-        if not (isinstance(tool, Mapping) and isinstance(tool.get("type"), str)):
-            raise ConfigError(
-                f"AnthropicChatModel(server_tools=...) holds {tool!r:.100}: give tools that Anthropic runs, as in "
-                f"{example}, and those of your own to the toolkit"
-            )
-    return [dict(tool) for tool in tools]
 
 
 def _tool_to_send(schema: JSONSchema) -> JSONObject:
     function = schema.get("function", schema)
-    return {
+    tool = {
         "name": function["name"],
         "description": function.get("description") or "",
         "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
     }
+    return {**tool, "defer_loading": True} if isinstance(schema, DeferredSchema) else tool
 
 
 def _parts_of(turn: JSONObject) -> list[JSONObject]:
@@ -310,14 +303,14 @@ def _parts_of(turn: JSONObject) -> list[JSONObject]:
 
 @dataclass(slots=True)
 class _Thought:
-    """A block of thinking; `data` is that of one which is encrypted as a whole."""
+    """A block of thinking; an encrypted one has `data`."""
 
     texts: list[str] = field(default_factory=list)
     signature: str = ""
     data: str = ""
 
     def part(self) -> JSONObject:
-        """Return the block as it came."""
+        """Return the block as received."""
         if self.data:
             return {"type": "redacted_thinking", "data": self.data}
         return {"type": "thinking", "thinking": "".join(self.texts), "signature": self.signature}
@@ -325,7 +318,7 @@ class _Thought:
 
 @dataclass(slots=True)
 class _ProviderPart:
-    """A part of the answer that no class of blocks fits, mostly of a server tool; kept as the API gives it."""
+    """A part of the answer without a block class of its own, mostly of a server tool; kept as the API sends it."""
 
     fields: dict[str, object]
     input: list[str] = field(default_factory=list)
@@ -357,33 +350,31 @@ class _ProviderPart:
                 whole["input"] = json.loads(text)
             except (ValueError, RecursionError):
                 whole["input"] = None
-            if not isinstance(whole["input"], dict):  # shown to the model as it wrote it
+            if not isinstance(whole["input"], dict):  # shown to the model unchanged
                 whole["input"] = {"INVALID_JSON": text}
         return ProviderBlock(ANTHROPIC, json.dumps(whole, ensure_ascii=False))
 
 
-class _AnthropicReader:
+class _AnthropicReader(AnswerReader):
     """Makes an answer of the events of a stream, or of a whole message."""
 
+    is_complete = False
+    has_ended = False
+    has_progressed = False
+
     def __init__(self, messages: Sequence[Msg]) -> None:
-        self.is_complete = False
-        self.has_ended = False
-        self.has_progressed = False
-        self._messages = messages
-        self._accumulator = StreamAccumulator()
+        super().__init__(messages)
         self._thoughts: dict[int, _Thought] = {}  # since the last text or call; they are signed together
-        self._inputs: dict[int, dict[str, object]] = {}  # inputs that came whole, until a delta says otherwise
+        self._inputs: dict[int, dict[str, object]] = {}  # complete inputs, unless a delta follows
         self._parts: dict[int, _ProviderPart] = {}  # parts that are still being written
         self._citations: list[JSONObject] = []  # of the text since the last block of another kind
         self._open_citations: list[JSONObject] = []  # of the block of text that is being written
         self._text_start = 0
         self._counts = dict.fromkeys(_COUNTS, 0)
-        self._reason = ""
         self._why = ""
-        self._id: str | None = None
 
     def feed(self, event: dict[str, object]) -> list[ContentBlock]:
-        """Take one event of a stream, and return the new pieces; events that are not known are passed over."""
+        """Read one event of a stream, and return the new pieces; unknown events are ignored."""
         self.has_progressed = False
         match event.get("type"):
             case "content_block_delta":
@@ -400,10 +391,10 @@ class _AnthropicReader:
             case "message_stop":
                 self.is_complete = self.has_ended = True
                 self._end_open_parts()
-        return self._accumulator.take_pieces()
+        return self.accumulator.take_pieces()
 
     def read(self, body: dict[str, object]) -> None:
-        """Take a whole message."""
+        """Read a whole message."""
         if "content" not in body:
             raise Malformed(f"it answered with {body}, which is not a message")
         self._take_head(body)
@@ -415,16 +406,16 @@ class _AnthropicReader:
 
     def answer(self) -> ChatResponse:
         """Return the whole answer; raises `Refused` when the model declined."""
-        if self._reason == "refusal":
+        if self.reason == "refusal":
             raise Refused(f"it declined to answer (stop_reason 'refusal'){self._why}")
         if not self.is_complete:
             raise Malformed("it ended with '[DONE]' and no stop_reason: does base_url lead to Anthropic's API?")
         self._end_open_parts()
-        content = self._accumulator.content()
-        reason = _FINISHED_REASONS.get(self._reason, self._reason)
-        if not reason and self._accumulator.ends_in_half_a_call:
+        content = self.accumulator.content()
+        reason = _FINISHED_REASONS.get(self.reason, self.reason)
+        if not reason and self.accumulator.ends_in_half_a_call:
             reason = "length"  # the server does not say so, but more was to come
-        return ChatResponse(content, True, self._usage(content), reason or None, self._id)
+        return self.respond(content, reason or None, self._usage_for(content))
 
     def _end_open_parts(self) -> None:
         for index in sorted(self._parts):
@@ -433,24 +424,24 @@ class _AnthropicReader:
         self._add_citations()
 
     def _start_message(self, message: dict[str, object]) -> None:
-        # A proxy whose own connection broke may ask again, and send the second answer behind what it sent of the first.
+        # A proxy whose own connection broke may retry, and append the second answer to the first part of the first.
         if self.is_complete:
             self.has_ended = True
-        elif self._accumulator.has_begun or self._thoughts or self._parts:
+        elif self.accumulator.has_begun or self._thoughts or self._parts:
             raise Transient("it began a second answer before the first was over")
         else:
             self._take_head(message)
 
     def _take_head(self, message: dict[str, object]) -> None:
-        self._id = text_in(message, "id") or None
+        self.id = text_in(message, "id") or None
         self._count_tokens(dict_in(message, "usage"))
 
     def _take_reason(self, delta: dict[str, object]) -> None:
-        self._reason = text_in(delta, "stop_reason") or self._reason
+        self.reason = text_in(delta, "stop_reason") or self.reason
         explanation = text_in(dict_in(delta, "stop_details"), "explanation")
         self._why = f": {explanation}" if explanation else self._why
-        self.is_complete = self.is_complete or bool(self._reason)
-        if self._reason:
+        self.is_complete = self.is_complete or bool(self.reason)
+        if self.reason:
             self._add_citations()
 
     def _start_block(self, index: int, block: dict[str, object]) -> None:
@@ -460,7 +451,7 @@ class _AnthropicReader:
             self._add_citations()
         match block.get("type"):
             case "text":
-                self._text_start = self._accumulator.open_text_length
+                self._text_start = self.accumulator.open_text_length
                 self._add_text(text_in(block, "text"))
                 citations = block.get("citations")
                 for citation in citations if isinstance(citations, list) else []:
@@ -472,7 +463,7 @@ class _AnthropicReader:
             case "tool_use":
                 self._end_thinking()
                 self._inputs[index] = dict_in(block, "input")
-                self._accumulator.add_call(index, text_in(block, "id"), text_in(block, "name"), "")
+                self.accumulator.add_call(index, text_in(block, "id"), text_in(block, "name"), "")
             case _ if text_in(block, "type"):
                 self._parts[index] = _ProviderPart(block)
 
@@ -495,17 +486,17 @@ class _AnthropicReader:
 
     def _stop_block(self, index: int) -> None:
         self._end_citations()
-        # The input comes in deltas after an empty one, or else as a whole with the start.
+        # The input comes in deltas after an empty one, or else complete with the start.
         whole = self._inputs.pop(index, None)
         if whole:
-            self._accumulator.add_call(index, "", "", whole)
+            self.accumulator.add_call(index, "", "", whole)
         part = self._parts.pop(index, None)
         if part:
             self._end_thinking()
-            self._accumulator.add_block(part.block())
+            self.accumulator.add_block(part.block())
 
     def _cite(self, citation: object) -> None:
-        """Note a citation of the block of text that is being written, whose end is not known yet."""
+        """Record a citation of the current block of text, whose end is not known yet."""
         if isinstance(citation, dict):
             url, quote = citation.get("url") or citation.get("source"), citation.get("cited_text")
             title = citation.get("title") or citation.get("document_title")
@@ -514,51 +505,51 @@ class _AnthropicReader:
 
     def _end_citations(self) -> None:
         """Let what was cited since the block of text began be about all of that."""
-        end = self._accumulator.open_text_length
+        end = self.accumulator.open_text_length
         self._citations += [{**citation, "end": end} for citation in self._open_citations]
         self._open_citations = []
 
     def _add_citations(self) -> None:
-        # Behind all of the text, which comes in as many blocks as there are passages with sources, and is one here.
+        # After all of the text, which comes in one block per cited passage, and is a single block here.
         self._end_citations()
         if self._citations:
-            self._accumulator.add_block(citations_block(ANTHROPIC, self._citations, self._accumulator.open_text))
+            self.accumulator.add_block(citations_block(ANTHROPIC, self._citations, self.accumulator.open_text))
             self._citations = []
 
     def _add_text(self, text: str) -> None:
         if text:
             self._end_thinking()
-            self._accumulator.add_text(text)
+            self.accumulator.add_text(text)
 
     def _add_input(self, index: int, text: str) -> None:
         if text:
             self._inputs.pop(index, None)
-            self._accumulator.add_call(index, "", "", text)
+            self.accumulator.add_call(index, "", "", text)
 
     def _add_thinking(self, index: int, text: str, signature: str = "") -> None:
         thought = self._thoughts.setdefault(index, _Thought())
         thought.texts.append(text)
         thought.signature = signature or thought.signature
-        self._accumulator.add_thinking(text)
+        self.accumulator.add_thinking(text)
 
     def _end_thinking(self) -> None:
-        # Blocks of thinking in a row are one in the conversation, so they are signed together.
+        # Consecutive blocks of thinking are one in the conversation, so they share one signature.
         if self._thoughts:
-            self._accumulator.add_thinking("", pack_thinking([thought.part() for thought in self._thoughts.values()]))
+            self.accumulator.add_thinking("", pack_thinking([thought.part() for thought in self._thoughts.values()]))
             self._thoughts = {}
 
     def _count_tokens(self, usage: dict[str, object]) -> None:
-        # Each event counts all that was taken so far, so what a later one leaves out still holds. Zeros do not replace
+        # Each event has the totals so far, so a count missing in a later one still holds. Zeros do not replace
         # an earlier count, since some servers send them where they do not count.
         for names in _COUNTED_TOGETHER:
             counts = {name: count_in(usage, name) for name in names if usage.get(name) is not None}
             if any(counts.values()):
                 self._counts |= counts
 
-    def _usage(self, content: list[ContentBlock]) -> ChatUsage:
+    def _usage_for(self, content: list[ContentBlock]) -> ChatUsage:
         fresh, output, cached, created = (self._counts[name] for name in _COUNTS)
-        read = fresh + cached + created  # the API counts them apart, others count them together
+        read = fresh + cached + created  # the API counts them separately, others together
         if read and (output or not content):
             return ChatUsage(read, output, cached, created)
-        guess = estimated_usage(self._messages, content)
+        guess = estimated_usage(self.messages, content)
         return ChatUsage(read or guess.input_tokens, output or guess.output_tokens, cached, created, estimated=True)

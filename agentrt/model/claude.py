@@ -1,18 +1,18 @@
-"""What Anthropic's API accepts for each of its models, as far as they differ."""
+"""The differences between Anthropic's models in what the API accepts."""
 
 from dataclasses import dataclass, replace
 
-from agentrt.text import lazy_pattern
+from agentrt._runtime.text import lazy_pattern
 
 __all__ = ["CLAUDE_RULES", "ClaudeRules", "rules_of"]
 
 # A date behind the name ("-20250929") and a zero as the minor version ("opus-4-0") are not part of the version.
-_NAME = lazy_pattern(r"claude-([a-z]+)-(\d+|preview)(?:[.-](?:0|(\d{1,2})))?(?![\da-z])")
+_MODEL_NAME = lazy_pattern(r"claude-([a-z]+)-(\d+|preview)(?:[.-](?:0|(\d{1,2})))?(?![\da-z])")
 
 
 @dataclass(frozen=True, slots=True)
 class ClaudeRules:
-    """How a model differs from others behind Anthropic's API.
+    """The properties of a model behind Anthropic's API.
 
     `thinking` names the types of `thinking` that it accepts. `thinks`: it thinks unless it is asked not to. `samples`:
     it accepts a temperature and a top_p other than the default. `must_call`: it can be made to call a tool; if not,
@@ -32,7 +32,7 @@ class ClaudeRules:
     json_schema: bool = False
 
 
-# From the oldest to the newest: thinking by a budget, by a budget or as the model sees fit, only as it sees fit, unless
+# From the oldest to the newest: thinking by a budget, by a budget or adaptive, only adaptive, unless
 # it is turned off, always.
 _BUDGETED = ClaudeRules(frozenset({"enabled", "disabled"}))
 _BUDGETED_WITH_SCHEMA = replace(_BUDGETED, json_schema=True)
@@ -75,6 +75,6 @@ CLAUDE_RULES = {
 
 
 def rules_of(model: str) -> ClaudeRules:
-    """Return the rules of the model with this name, which may hold a date or a provider; an unknown one has none."""
-    match = _NAME.search(model)
+    """Return the rules of the model with this name, which may include a date or a provider; an unknown one has none."""
+    match = _MODEL_NAME.search(model)
     return CLAUDE_RULES.get("-".join(filter(None, match.groups())), ClaudeRules()) if match else ClaudeRules()

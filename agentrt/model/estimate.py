@@ -1,6 +1,6 @@
-"""An estimate of the tokens that a call takes, for middlewares that count them."""
+"""An estimate of the tokens of a call, for middlewares that count them."""
 
-from agentrt.model_interface.estimate import (
+from agentrt._runtime.model_interface.estimate import (
     CHARACTERS_PER_TOKEN,
     CountTokens,
     TextLength,

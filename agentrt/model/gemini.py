@@ -1,14 +1,13 @@
 """Google's Gemini, through its `generateContent` API."""
 
 import json
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 from urllib.parse import urlsplit
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     Base64Source,
     ContentBlock,
     DataBlock,
@@ -18,27 +17,24 @@ from agentrt.block import (
     citations_block,
     new_citation,
 )
-from agentrt.errors import ConfigError, Malformed, MalformedCall, Refused, Rejected, Transient
+from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
+from agentrt._runtime.model_interface.estimate import CountTokens
+from agentrt._runtime.text import lazy_pattern
+from agentrt.errors import Malformed, MalformedCall, Refused, Rejected, Transient
 from agentrt.formatter import Formatter, format_gemini
 from agentrt.formatter.gemini import GEMINI, pack_signature
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import RemoteChatModel
-from agentrt.model.remote.http_endpoint import HTTPEndpoint, plain_name
+from agentrt.model.remote.endpoint import GEMINI_API
 from agentrt.model.remote.native_schema import StructuredMode, check_mode
+from agentrt.model.remote.reader import AnswerReader
 from agentrt.model.remote.schema_dialect import SchemaDialect
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
+from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, check_server_tools
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
-from agentrt.model.remote.stream import AnswerReader
-from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices
-from agentrt.model_interface.estimate import CountTokens, estimated_usage
-from agentrt.text import lazy_pattern
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["GeminiChatModel"]
+__all__ = ["GeminiChatModel", "plain_name"]
 
-_DEFAULT_URL = "https://generativelanguage.googleapis.com/v1beta"
 _CALLING_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _API_NAMES = {
     "temperature": "temperature",
@@ -65,10 +61,10 @@ _BLOCKED = frozenset(
 )
 _MISCALLED = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS", "UNEXPECTED_TOOL_CALL"})
 _NOT_TAKEN = frozenset({"MISSING_THOUGHT_SIGNATURE", "PUP_LIMITED_DISABLED"})
-# What an answer rests on, in a form of Google's own: it wants a search's `searchEntryPoint` to be shown, say.
+# The sources of an answer, in Google's own format: for example, it requires the `searchEntryPoint` to be shown.
 _GROUNDS = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 _REASONS = {"STOP": "stop", "MAX_TOKENS": "length"}
-# From the guide to structured output of ai.google.dev, in November 2026: what its schemas may hold.
+# The keywords of its schemas, from the guide to structured output of ai.google.dev, in November 2026.
 _SCHEMAS = SchemaDialect(
     frozenset({"maximum", "maxItems", "minimum", "minItems"}),
     frozenset({"date", "date-time", "time"}),
@@ -77,25 +73,20 @@ _SCHEMAS = SchemaDialect(
 )
 
 
-@suggest_keywords()
-class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
-    """A model of Google's Gemini API, on asyncio and trio; no SDK of Google's is used, whose requests fail on trio.
+class GeminiChatModel(RemoteChatModel):
+    """A model of Google's Gemini API, on asyncio and trio.
 
-    `thinking` is what the API takes as `thinkingConfig`, such as `{"thinkingLevel": "low", "includeThoughts": True}`;
+    `thinking` is the API's `thinkingConfig`, such as `{"thinkingLevel": "low", "includeThoughts": True}`;
     without `includeThoughts`, thinking is empty. Signatures of thoughts are kept and sent back in any case.
     `server_tools` are tools that Google runs, as the API takes them, such as `{"googleSearch": {}}`.
     `structured_output` says whether structured output is asked for in the API's JSON-schema mode or through a tool;
-    "auto" uses that mode with the models that have it beside tools, which are Gemini 3 and later.
+    "auto" uses that mode with models that support it together with tools, which are Gemini 3 and later.
 
     The key comes from GEMINI_API_KEY, or else GOOGLE_API_KEY, unless `api_key` or another `key_variable` is given;
-    `connection` takes these and the other `ConnectionOptions`. A setting that is not given is not sent. Needs the extra
-    `gemini`.
+    `connection` takes these and the other `ConnectionOptions`. A setting that is left out is not sent.
     """
 
-    _extra = "gemini"
-    _default_url = _DEFAULT_URL
-    _key_variable = "GEMINI_API_KEY"
-    _key_header = "x-goog-api-key"
+    _api = GEMINI_API
     _forms = frozenset({"image", "audio", "video", "pdf"})
     _refused_thoughts = lazy_pattern(
         r"(?:corrupted|invalid) thought[ _]signature|thought[ _]signature is (?:not valid|invalid)", re.IGNORECASE
@@ -122,12 +113,6 @@ class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
         structured_output: StructuredMode = "auto",
         **connection: Unpack[ConnectionOptions],
     ) -> None:
-        if (
-            "key_variable" not in connection
-            and not os.environ.get("GEMINI_API_KEY")
-            and os.environ.get("GOOGLE_API_KEY")
-        ):
-            connection["key_variable"] = "GOOGLE_API_KEY"
         RemoteChatModel.__init__(
             self,
             plain_name(model),
@@ -146,11 +131,17 @@ class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
         self.structured_output = structured_output
         if formatter is not None:
             self._forget_forms(capabilities)
-        # Its number says what it takes, as of all Gemini models so far; of a model with another name nothing is known.
+        # For Gemini models, the version number tells what is supported; nothing is known of other names.
         version = re.search(r"gemini-(\d+)", self.model)
         self._is_3_or_later = version is not None and int(version[1]) >= 3
         self._formatter = formatter or partial(format_gemini, signs_calls=self._is_3_or_later)
-        self._server_tools = _check_google_tools(server_tools)
+        self._server_tools = check_server_tools(
+            "GeminiChatModel",
+            server_tools,
+            "Google",
+            '{"googleSearch": {}}',
+            lambda tool: "functionDeclarations" not in tool,
+        )
         settings = {
             "temperature": temperature,
             "top_p": top_p,
@@ -183,18 +174,18 @@ class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
             mode = _CALLING_MODES.get(choice.mode)
             named = {"mode": "ANY", "allowedFunctionNames": [choice.mode]}
             config["functionCallingConfig"] = named if mode is None else {"mode": mode}
-        # Tools of both kinds are a 400 without it; older models and Vertex do not know it.
+        # Without it, tools of both kinds are a 400; older models and Vertex do not know it.
         if self._server_tools and self._is_3_or_later and not self._is_on_vertex():
             config["includeServerSideToolInvocations"] = True
             if choice is not None and choice.mode == "auto":
-                config["functionCallingConfig"] = {"mode": "VALIDATED"}  # it does not go with AUTO
+                config["functionCallingConfig"] = {"mode": "VALIDATED"}  # not allowed with AUTO
         return config
 
     def _is_on_vertex(self) -> bool:
         return str(urlsplit(self.base_url).hostname).endswith("aiplatform.googleapis.com")
 
     def _has_schema_mode(self) -> bool:
-        return self._is_3_or_later and self.base_url.rstrip("/") == _DEFAULT_URL
+        return self._is_3_or_later and self._is_own_server
 
     def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
         translated = _SCHEMAS.translate(schema)
@@ -208,24 +199,11 @@ class GeminiChatModel(HTTPEndpoint, RemoteChatModel):
         return _GeminiReader(messages)
 
 
-def _check_google_tools(tools: object) -> list[JSONObject]:
-    place = "GeminiChatModel(server_tools=...)"
-    if not isinstance(tools, (list, tuple)):
-        raise ConfigError(f'{place} must be a list, as in [{{"googleSearch": {{}}}}], not {tools!r:.100}')
-    for tool in tools:
-        if not isinstance(tool, Mapping) or "functionDeclarations" in tool:
-            raise ConfigError(
-                f'{place} holds {tool!r:.100}: give tools that Google runs, as in {{"googleSearch": {{}}}}, and those '
-                f"of your own to the toolkit"
-            )
-    return [dict(tool) for tool in tools]
-
-
 def _declaration(schema: JSONSchema) -> JSONObject:
     function = schema.get("function", schema)
     declaration = {"name": function["name"], "description": function.get("description") or ""}
     parameters = function.get("parameters")
-    # An object without properties is refused; a function without parameters is not.
+    # The API refuses an object without properties, but not a function without parameters.
     return (
         {**declaration, "parametersJsonSchema": parameters}
         if parameters and parameters.get("properties")
@@ -233,35 +211,19 @@ def _declaration(schema: JSONSchema) -> JSONObject:
     )
 
 
-class _GeminiReader:
-    """Makes an answer of the chunks of a stream, each of which is a response, or of a whole response."""
+class _GeminiReader(AnswerReader):
+    """Builds an answer from the chunks of a stream, each a response of its own, or from one whole response."""
 
     def __init__(self, messages: Sequence[Msg]) -> None:
-        self._messages = messages
-        self._accumulator = StreamAccumulator()
-        self._usage: ChatUsage | None = None
-        self._reason = ""
+        super().__init__(messages)
         self._why = ""
-        self._id: str | None = None
         self._calls = 0
         self._texts: list[str] = []
         self._grounds: dict[str, dict[str, object]] = {}
 
-    @property
-    def is_complete(self) -> bool:
-        return bool(self._reason)
-
-    @property
-    def has_ended(self) -> bool:
-        return False  # its stream ends with the response, and usage may follow the reason
-
-    @property
-    def has_progressed(self) -> bool:
-        return False  # whatever comes is a piece
-
     def feed(self, event: dict[str, object]) -> list[ContentBlock]:
         """Take one chunk, and return the new pieces."""
-        self._id = text_in(event, "responseId") or self._id
+        self.id = text_in(event, "responseId") or self.id
         self._count_tokens(dict_in(event, "usageMetadata"))
         feedback = dict_in(event, "promptFeedback")
         blocked = text_in(feedback, "blockReason")
@@ -270,34 +232,34 @@ class _GeminiReader:
                 f"it refused the request (blockReason {blocked!r}){_explanation(feedback, 'blockReasonMessage')}"
             )
         for candidate in list_in(event, "candidates"):
-            if count_in(candidate, "index") == 0:  # only one is asked for
+            if count_in(candidate, "index") == 0:  # only one is requested
                 self._take_candidate(candidate)
-        return self._accumulator.take_pieces()
+        return self.accumulator.take_pieces()
 
     def read(self, body: dict[str, object]) -> None:
-        """Take a whole response."""
+        """Read a whole response."""
         if not body.keys() & {"candidates", "promptFeedback"}:
             raise Malformed("it answered without 'candidates': does base_url end in the API's version, as in /v1beta?")
         self.feed(body)
 
     def answer(self) -> ChatResponse:
         """Return the whole answer; raises `Refused` when a filter stopped it."""
-        stopped = f"(finishReason {self._reason!r}){self._why}"
-        if self._reason in _BLOCKED:
+        stopped = f"(finishReason {self.reason!r}){self._why}"
+        if self.reason in _BLOCKED:
             raise Refused(f"its filter stopped the answer {stopped}")
-        if self._reason in _MISCALLED:
+        if self.reason in _MISCALLED:
             raise MalformedCall(f"it called a tool in a form that cannot be read {stopped}")
-        if self._reason in _NOT_TAKEN:
+        if self.reason in _NOT_TAKEN:
             raise Rejected(f"it did not take the request {stopped}")
-        if not self._reason:
+        if not self.reason:
             raise Transient("its answer ended without a finishReason, so it was cut")
         self._add_citations()
-        content = self._accumulator.content()
-        reason = _REASONS.get(self._reason, self._reason.lower())
+        content = self.accumulator.content()
+        reason = _REASONS.get(self.reason, self.reason.lower())
         # The API says that it stopped, whatever it stopped for.
-        if reason == "stop" and self._accumulator.has_calls:
+        if reason == "stop" and self.accumulator.has_calls:
             reason = "tool_calls"
-        return ChatResponse(content, True, self._usage or estimated_usage(self._messages, content), reason, self._id)
+        return self.respond(content, reason, self.usage)
 
     def _take_candidate(self, candidate: dict[str, object]) -> None:
         for part in list_in(dict_in(candidate, "content"), "parts"):
@@ -305,18 +267,18 @@ class _GeminiReader:
         for name in _GROUNDS:
             if grounds := dict_in(candidate, name):
                 self._grounds[name] = {**self._grounds.get(name, {}), **grounds}
-        self._reason = text_in(candidate, "finishReason") or self._reason
+        self.reason = text_in(candidate, "finishReason") or self.reason
         self._why = _explanation(candidate, "finishMessage") or self._why
-        if self._reason:
+        if self.reason:
             self._add_citations()
 
     def _add_citations(self) -> None:
-        """Add what the answer rests on, which comes with its end, or in some streams behind it."""
+        """Add the sources of the answer, which come with its end, or in some streams after it."""
         grounds, self._grounds = self._grounds, {}
-        # An empty one comes with answers that needed no search.
+        # Answers without a search have an empty one.
         if any(any(fields.values()) for fields in grounds.values()):
             text = "".join(self._texts)
-            self._accumulator.add_block(citations_block(GEMINI, _citations(grounds, text), text, **grounds))
+            self.accumulator.add_block(citations_block(GEMINI, _citations(grounds, text), text, **grounds))
 
     def _take_part(self, part: dict[str, object]) -> None:
         signature = text_in(part, "thoughtSignature")
@@ -324,51 +286,51 @@ class _GeminiReader:
             call = dict_in(part, "functionCall")
             if "partialArgs" in call:
                 raise Malformed("it sent the arguments of a call in parts: turn streamFunctionCallArguments off")
-            # Before its call, so that it is known where the call is sent back.
+            # Before its call, so that it is known when the call is sent back.
             if signature:
-                self._accumulator.add_thinking("", pack_signature(signature, is_of_call=True))
+                self.accumulator.add_thinking("", pack_signature(signature, is_of_call=True))
             # A call comes as a whole, and each is one of its own, whatever its id.
             self._calls += 1
-            self._accumulator.add_call(self._calls, text_in(call, "id"), text_in(call, "name"), dict_in(call, "args"))
+            self.accumulator.add_call(self._calls, text_in(call, "id"), text_in(call, "name"), dict_in(call, "args"))
             return
         if "inlineData" in part or "fileData" in part:
-            if not part.get("thought"):  # a sketch on the way to the picture is not part of the answer
+            if not part.get("thought"):  # a draft of the picture is not part of the answer
                 self._add_file(part, signature)
             return
         if "text" in part and part.get("thought"):
-            self._accumulator.add_thinking(text_in(part, "text"))
+            self.accumulator.add_thinking(text_in(part, "text"))
         elif "text" in part:
             self._add_text(text_in(part, "text"))
         elif part.keys() - {"thoughtSignature", "thought"}:
             # Of Google's own tools; it goes back as it is, its signature included.
-            self._accumulator.add_block(ProviderBlock(GEMINI, json.dumps(part, ensure_ascii=False)))
+            self.accumulator.add_block(ProviderBlock(GEMINI, json.dumps(part, ensure_ascii=False)))
             return
         if signature:
-            self._accumulator.add_thinking("", pack_signature(signature, is_of_call=False))
+            self.accumulator.add_thinking("", pack_signature(signature, is_of_call=False))
 
     def _add_text(self, text: str) -> None:
-        if text and not self._accumulator.open_text_length:
+        if text and not self.accumulator.open_text_length:
             self._texts = []
         self._texts.append(text)
-        self._accumulator.add_text(text)
+        self.accumulator.add_text(text)
 
     def _add_file(self, part: dict[str, object], signature: str) -> None:
         # Before its file, as with calls.
         if signature:
-            self._accumulator.add_thinking("", pack_signature(signature, is_of_call=True))
+            self.accumulator.add_thinking("", pack_signature(signature, is_of_call=True))
         inline, elsewhere = dict_in(part, "inlineData"), dict_in(part, "fileData")
         media_type = text_in(inline or elsewhere, "mimeType") or "application/octet-stream"
         if inline:
-            self._accumulator.add_block(DataBlock(Base64Source(text_in(inline, "data"), media_type)))
+            self.accumulator.add_block(DataBlock(Base64Source(text_in(inline, "data"), media_type)))
         else:
-            self._accumulator.add_block(DataBlock(URLSource(text_in(elsewhere, "fileUri"), media_type)))
+            self.accumulator.add_block(DataBlock(URLSource(text_in(elsewhere, "fileUri"), media_type)))
 
     def _count_tokens(self, usage: dict[str, object]) -> None:
-        # Each chunk counts all that was taken so far.
+        # Each chunk has the totals so far.
         counted = count_in(usage, "promptTokenCount") + count_in(usage, "toolUsePromptTokenCount")
         if counted:
             written = count_in(usage, "candidatesTokenCount") + count_in(usage, "thoughtsTokenCount")
-            self._usage = ChatUsage(counted, written, count_in(usage, "cachedContentTokenCount"))
+            self.usage = ChatUsage(counted, written, count_in(usage, "cachedContentTokenCount"))
 
 
 def _explanation(fields: dict[str, object], name: str) -> str:
@@ -377,7 +339,7 @@ def _explanation(fields: dict[str, object], name: str) -> str:
 
 
 def _citations(grounds: dict[str, dict[str, object]], text: str) -> list[JSONObject]:
-    """Return what the answer rests on; `text` is that of its last block."""
+    """Return the sources of the answer; `text` is that of its last block."""
     grounding = grounds.get("groundingMetadata", {})
     chunks = _objects(grounding.get("groundingChunks"))
     citations: list[JSONObject] = []
@@ -406,7 +368,7 @@ def _chunk_citation(chunk: dict[str, object], start: int | None, end: int | None
 
 
 def _place(segment: object, text: str) -> tuple[int | None, int | None]:
-    """Return which characters of the text the segment is about, which the API counts in bytes."""
+    """Return the range of the segment in characters; the API counts in bytes."""
     if not isinstance(segment, dict):
         return None, None
     start, end, words = segment.get("startIndex", 0), segment.get("endIndex"), segment.get("text")
@@ -415,10 +377,17 @@ def _place(segment: object, text: str) -> tuple[int | None, int | None]:
         before, cited = (part.decode(errors="replace") for part in (content[:start], content[start:end]))
         if end <= len(content) and words in (None, "", cited):
             return len(before), len(before) + len(cited)
-    # Of another block of the text, or counted in another way.
+    # From another block of the text, or counted differently.
     place = text.find(words) if isinstance(words, str) and words else -1
     return (place, place + len(str(words))) if place >= 0 else (None, None)
 
 
 def _objects(values: object) -> list[dict[str, object]]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def plain_name(model: str) -> str:
+    """Return the name of a model without the "models/" with which Google's API lists it."""
+    name: object = model
+    # Other types are refused where all options of a model are checked.
+    return name.removeprefix("models/") if isinstance(name, str) else model

@@ -1,5 +1,5 @@
-"""What a call needs of its model, for middlewares that choose one."""
+"""The requirements of a call, for middlewares that choose a model."""
 
-from agentrt.model_interface.capabilities import CAPABILITIES, needs_of
+from agentrt._runtime.model_interface.capabilities import CAPABILITIES, needs_of
 
 __all__ = ["CAPABILITIES", "needs_of"]

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     Base64Source,
     ContentBlock,
     DataBlock,
@@ -15,23 +15,23 @@ from agentrt.block import (
     citations_block,
     new_citation,
 )
+from agentrt._runtime.model_interface.base import ModelResult
+from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
+from agentrt._runtime.model_interface.estimate import CountTokens
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, Malformed, Refused, Rejected, Transient
 from agentrt.formatter import Formatter, format_openai_responses
 from agentrt.formatter.openai_responses import HOSTED_ITEMS, OPENAI, pack_reasoning
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.model.openai import OPENAI_URL, STRICT_SCHEMAS
-from agentrt.model.remote.accumulator import StreamAccumulator, is_whole_object
+from agentrt.model.openai import STRICT_SCHEMAS
+from agentrt.model.remote.accumulator import is_whole_object
 from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.endpoint import OPENAI_API
 from agentrt.model.remote.native_schema import StructuredMode, check_mode
 from agentrt.model.remote.provider_errors import ProviderErrors
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options
+from agentrt.model.remote.reader import AnswerReader
+from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, check_server_tools
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
-from agentrt.model.remote.stream import AnswerReader
-from agentrt.model_interface.base import ModelResult
-from agentrt.model_interface.capabilities import ModelCapabilities, ModelPrices
-from agentrt.model_interface.estimate import CountTokens, estimated_usage
-from agentrt.text import lazy_pattern
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
 __all__ = ["OpenAIResponsesModel"]
@@ -39,40 +39,35 @@ __all__ = ["OpenAIResponsesModel"]
 _logger = logging.getLogger("agentrt")
 
 _ENCRYPTED = "reasoning.encrypted_content"
-# What the API says of a model that does not reason, and of reasoning of another account or from too long ago.
+# The API's errors for a model that does not reason, and for reasoning of another account or from too long ago.
 _NOT_ENCRYPTED = lazy_pattern(r"encrypted content is not supported|reasoning\.encrypted_content")
 _LOST_REASONING = lazy_pattern(r"\brs_\w|encrypted[_ ]content|\breasoning' was|\breasoning items?\b")
 _MAX_LOST = 10_000
-# Tools whose calls this program would have to carry out, in a form of their own.
+# Tools whose calls this program would have to execute, in a format of their own.
 _TOOLS_OF_CLIENTS = frozenset(
     {"apply_patch", "computer", "computer_use_preview", "custom", "function", "local_shell", "namespace"}
 )
-# The kinds of parts that come in pieces, and the lists of an item that hold them whole.
+# The kinds of streamed parts, and the lists of an item that hold them complete.
 _LISTS_OF_PARTS = {"text": "content", "content": "content", "summary": "summary"}
 _END_OF_RESPONSE = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 
-@suggest_keywords()
 class OpenAIResponsesModel(RemoteChatModel):
     """A model of OpenAI through its Responses API, or of a server that speaks it, whose URL is given as `base_url`.
 
     The whole conversation goes with each request, reasoning included. Unless `store` is true, OpenAI keeps nothing, and
     reasoning comes and goes encrypted. `reasoning_summary` ("auto", "concise", "detailed") asks for a summary, which is
-    the text of the thinking. `server_tools` are tools that OpenAI runs, as its API takes them; what they did stays in
+    the text of the thinking. `server_tools` are tools that OpenAI runs, in its API's format; their work stays in
     the conversation and goes back. `structured_output` says whether structured output is asked for in the API's
     JSON-schema mode or through a tool; "auto" uses that mode with OpenAI's own server.
 
     The key comes from OPENAI_API_KEY unless `api_key` or another `key_variable` is given, the URL from OPENAI_BASE_URL
-    unless it is given; `connection` takes these and the other `ConnectionOptions`. A setting that is not given is not
+    unless it is given; `connection` takes these and the other `ConnectionOptions`. A setting that is left out is not
     sent.
     """
 
-    _sdk = "openai"
-    _client_class = "AsyncOpenAI"
+    _api = OPENAI_API
     _path = "/responses"
-    _default_url = OPENAI_URL
-    _url_variable = "OPENAI_BASE_URL"
-    _key_variable = "OPENAI_API_KEY"
     _forms = frozenset({"image", "pdf"})
 
     def __init__(
@@ -120,8 +115,8 @@ class OpenAIResponsesModel(RemoteChatModel):
         if formatter is not None:
             self._forget_forms(capabilities)
         self._server_tools = _check_hosted_work(server_tools, self._extra_body)
-        self._is_encrypted = not store  # what OpenAI keeps, it finds by its id
-        self._lost_reasoning: dict[str, None] = {}  # ids that the API no longer knows, the oldest first
+        self._is_encrypted = not store  # stored reasoning is found by its id
+        self._lost_reasoning: dict[str, None] = {}  # ids that the API no longer knows, oldest first
         reasoning = {"effort": reasoning_effort, "summary": reasoning_summary}
         settings = {
             "temperature": temperature,
@@ -148,11 +143,11 @@ class OpenAIResponsesModel(RemoteChatModel):
                 is_name = mode not in ("auto", "none", "required")
                 body["tool_choice"] = {"type": "function", "name": mode} if is_name else mode
         if not tools:
-            body.pop("parallel_tool_calls", None)  # refused where there is nothing to call
+            body.pop("parallel_tool_calls", None)  # refused without tools
         return body
 
     def _has_schema_mode(self) -> bool:
-        return self.base_url.rstrip("/") == OPENAI_URL
+        return self._is_own_server
 
     def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
         strict = STRICT_SCHEMAS.translate(schema)
@@ -171,11 +166,11 @@ class OpenAIResponsesModel(RemoteChatModel):
             mended = self._without_what_was_refused(body, error)
             if mended is None:
                 raise
-        # The request was refused before any of an answer was read.
+        # The request was refused before any answer was read.
         return await self._ask(mended, reader)
 
     def _without_what_was_refused(self, body: JSONObject, error: Rejected) -> JSONObject | None:
-        """Return the request without the reasoning that the API does not take, `None` if something else was refused."""
+        """Return the request without the refused reasoning, `None` if something else was refused."""
         if error.status_code not in (400, 404):
             return None
         why = str(error)
@@ -185,7 +180,7 @@ class OpenAIResponsesModel(RemoteChatModel):
         lost = [item["id"] for item in body["input"] if item.get("type") == "reasoning"]
         if not lost or not _LOST_REASONING.search(why):
             return None
-        # The API mostly names one, and sometimes none. What is older than that one is most likely lost as well, and
+        # The API mostly names one, and sometimes none. Older reasoning is most likely lost as well, and
         # asking about each would take a request and a warning each.
         known_after = max((place + 1 for place, id in enumerate(lost) if id in why), default=len(lost))
         for id in lost[:known_after]:
@@ -202,23 +197,21 @@ def _check_hosted_work(tools: object, extra_body: Mapping[str, object]) -> list[
             "OpenAIResponsesModel(extra_body={'background': ...}) is not supported, since each answer is awaited: "
             "leave it out, and give timeouts=Timeouts(total=...) for long answers"
         )
-    place = "OpenAIResponsesModel(server_tools=...)"
-    example = '{"type": "web_search"}'
-    if not isinstance(tools, (list, tuple)):
-        raise ConfigError(f"{place} must be a list, as in [{example}], not {tools!r:.100}")
-    for tool in tools:
-        kind = tool.get("type") if isinstance(tool, Mapping) else None
-        if not isinstance(kind, str) or kind in _TOOLS_OF_CLIENTS:
-            raise ConfigError(
-                f"{place} holds {tool!r:.100}: give tools that OpenAI runs, as in {example}, and those of your own to "
-                f"the toolkit"
-            )
+    hosted = check_server_tools(
+        "OpenAIResponsesModel",
+        tools,
+        "OpenAI",
+        '{"type": "web_search"}',
+        lambda tool: isinstance(tool.get("type"), str) and tool["type"] not in _TOOLS_OF_CLIENTS,
+    )
+    for tool in hosted:
         if tool["type"] == "mcp" and tool.get("require_approval") != "never":
             raise ConfigError(
-                f"{place} holds the MCP server {tool.get('server_label')!r:.100}, whose calls OpenAI asks to approve: "
+                f"OpenAIResponsesModel(server_tools=...) holds the MCP server {tool.get('server_label')!r:.100}, whose "
+                f"calls OpenAI asks to approve: "
                 f'give "require_approval": "never", or connect to the server from here to be asked'
             )
-    return [dict(tool) for tool in tools]
+    return hosted
 
 
 def _function_tool(schema: JSONSchema) -> JSONObject:
@@ -228,12 +221,12 @@ def _function_tool(schema: JSONSchema) -> JSONObject:
         "name": function["name"],
         "description": function.get("description") or "",
         "parameters": function.get("parameters") or {"type": "object", "properties": {}},
-        "strict": False,  # or the API takes schemas of the strict dialect alone
+        "strict": False,  # otherwise the API takes only schemas of the strict dialect
     }
 
 
 def _citation(annotation: dict[str, object], offset: int) -> JSONObject:
-    # A file that was made has a place in the text; one that was searched has none.
+    # A generated file has a position in the text; a searched one has none.
     start, end = (
         offset + place if isinstance(place, int) else None
         for place in (annotation.get("start_index"), annotation.get("end_index"))
@@ -256,49 +249,46 @@ def _fingerprint_of(item: dict[str, object]) -> str:
 
 @dataclass(slots=True)
 class _ItemProgress:
-    """How much has come of one item of the answer."""
+    """The progress of one item of the answer."""
 
     texts: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     """The pieces of its parts, by their kind and position."""
     is_over: bool = False
     whole: dict[str, object] = field(default_factory=dict)
-    """The item as its last event has it."""
+    """The item in its last event."""
 
 
-class _ResponseReader:
+class _ResponseReader(AnswerReader):
     """Makes an answer of the events of a stream, or of a whole response."""
 
+    is_complete = False
+    has_progressed = False
+
     def __init__(self, messages: Sequence[Msg], errors: ProviderErrors, *, keeps_reasoning: bool) -> None:
-        self.is_complete = False
-        self.has_progressed = False
-        self._messages = messages
+        super().__init__(messages)
         self._errors = errors
         self._keeps_reasoning = keeps_reasoning
-        self._accumulator = StreamAccumulator()
         self._items: dict[int, _ItemProgress] = {}  # those that only the last event has are below 0
         self._order: list[int] = []  # of the items that go back, as they came
         self._annotations: dict[tuple[int, int], list[dict[str, object]]] = {}  # by item and part
         self._refusal: list[str] = []
-        self._usage: ChatUsage | None = None
-        self._reason = ""
-        self._id: str | None = None
 
     @property
     def has_ended(self) -> bool:
         return self.is_complete
 
     def feed(self, event: dict[str, object]) -> list[ContentBlock]:
-        """Take one event of a stream, and return the new pieces; events that are not known are passed over."""
+        """Read one event of a stream, and return the new pieces; unknown events are ignored."""
         kind = text_in(event, "type")
         index = count_in(event, "output_index")
         self.has_progressed = kind.startswith("response.") and kind not in ("response.created", "response.in_progress")
         match kind:
             case "response.output_text.delta":
                 part = ("text", count_in(event, "content_index"))
-                self._accumulator.add_text(self._count(index, part, text_in(event, "delta")))
+                self.accumulator.add_text(self._count(index, part, text_in(event, "delta")))
             case "response.function_call_arguments.delta":
                 arguments = self._count(index, ("arguments", 0), text_in(event, "delta"))
-                self._accumulator.add_call(index, "", "", arguments)
+                self.accumulator.add_call(index, "", "", arguments)
             case "response.reasoning_summary_text.delta":
                 self._add_thinking(index, ("summary", count_in(event, "summary_index")), text_in(event, "delta"))
             case "response.reasoning_text.delta":
@@ -314,15 +304,15 @@ class _ResponseReader:
             case "response.output_item.done":
                 self._end_item(index, dict_in(event, "item"))
             case "response.created":
-                self._id = text_in(dict_in(event, "response"), "id") or None
+                self.id = text_in(dict_in(event, "response"), "id") or None
             case "error":
                 raise self._errors.error_for_event(event)
             case _ if kind in _END_OF_RESPONSE:
                 self._finish(dict_in(event, "response"))
-        return self._accumulator.take_pieces()
+        return self.accumulator.take_pieces()
 
     def read(self, body: dict[str, object]) -> None:
-        """Take a whole response."""
+        """Read a whole response."""
         if not isinstance(body.get("output"), list):
             raise Malformed("it answered without 'output': does base_url lead to a server with a Responses API?")
         self._finish(body)
@@ -331,31 +321,31 @@ class _ResponseReader:
         """Return the whole answer; raises `Refused` when the model declined."""
         if self._refusal:
             raise Refused(f"it declined to answer: {''.join(self._refusal)}")
-        if self._reason == "content_filter":
+        if self.reason == "content_filter":
             raise Refused("its content filter stopped the answer (incomplete_details 'content_filter')")
         if not self.is_complete:
             raise Transient("its answer ended without 'response.completed', so it was cut")
-        content = self._accumulator.content()
-        reason = "length" if self._reason == "max_output_tokens" else self._reason
-        reason = reason or ("tool_calls" if self._accumulator.has_calls else "stop")
-        return ChatResponse(content, True, self._usage or estimated_usage(self._messages, content), reason, self._id)
+        content = self.accumulator.content()
+        reason = "length" if self.reason == "max_output_tokens" else self.reason
+        reason = reason or ("tool_calls" if self.accumulator.has_calls else "stop")
+        return self.respond(content, reason, self.usage)
 
     def _finish(self, response: dict[str, object]) -> None:
-        self._id = text_in(response, "id") or self._id
+        self.id = text_in(response, "id") or self.id
         status = text_in(response, "status")
         if status == "failed" or response.get("error"):
             raise self._errors.error_for_event(response)
         if status not in ("", "completed", "incomplete"):
             raise Transient(f"its answer is {status!r}, not completed")
-        # What the events have said already adds nothing; servers may leave any of them out.
+        # Text already received in events adds nothing; servers may omit any of them.
         self._end_items(list_in(response, "output"))
         # Some servers call an answer incomplete without saying why; a filter would say so.
         if status == "incomplete":
-            self._reason = text_in(dict_in(response, "incomplete_details"), "reason") or "max_output_tokens"
+            self.reason = text_in(dict_in(response, "incomplete_details"), "reason") or "max_output_tokens"
         usage = dict_in(response, "usage")
         if count_in(usage, "input_tokens"):  # some servers send zeros where they do not count
             details = dict_in(usage, "input_tokens_details")
-            self._usage = ChatUsage(
+            self.usage = ChatUsage(
                 count_in(usage, "input_tokens"),
                 count_in(usage, "output_tokens"),
                 count_in(details, "cached_tokens"),
@@ -364,7 +354,7 @@ class _ResponseReader:
         self.is_complete = True
 
     def _end_items(self, output: list[dict[str, object]]) -> None:
-        """Take the items of the last event, and record its order of them if they came in another one."""
+        """Read the items of the last event, and record their order if it differs from the stream's."""
         # Some servers omit or renumber items in the last event, so that positions change; others add items there that
         # they never streamed.
         known = {
@@ -385,7 +375,7 @@ class _ResponseReader:
             positions = {index: index if index >= 0 else len(self._items) - index for index in self._items}
         places = [positions[index] for index in self._order]
         if places != sorted(places):
-            self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps({"type": "order", "places": places})))
+            self.accumulator.add_block(ProviderBlock(OPENAI, json.dumps({"type": "order", "places": places})))
 
     def _is_another(self, index: int, item: dict[str, object]) -> bool:
         begun = self._items.get(index)
@@ -402,9 +392,9 @@ class _ResponseReader:
         if index in self._items:
             return
         self._items[index] = _ItemProgress()
-        self._accumulator.end_block()  # two messages in one answer are two texts
+        self.accumulator.end_block()  # two messages in one answer are two texts
         if item.get("type") == "function_call":
-            self._accumulator.add_call(index, text_in(item, "call_id"), text_in(item, "name"), "")
+            self.accumulator.add_call(index, text_in(item, "call_id"), text_in(item, "name"), "")
 
     def _end_item(self, index: int, item: dict[str, object]) -> None:
         self._begin_item(index, item)
@@ -420,32 +410,32 @@ class _ResponseReader:
                 for name in ("summary", "content"):
                     for position, part in enumerate(list_in(item, name)):
                         self._add_thinking(index, (name, position), text_in(part, "text"), is_whole=True)
-                # Without its content and with nothing kept at OpenAI, the next request would be refused.
+                # Without its content, and with nothing stored at OpenAI, the next request would be refused.
                 can_go_back = self._keeps_reasoning or item.get("encrypted_content") or item.get("content")
                 signature = pack_reasoning(item) if can_go_back else None
-                self._accumulator.add_thinking("", signature)
+                self.accumulator.add_thinking("", signature)
                 if signature is not None:
                     self._note_order(index)
             case "function_call":
                 arguments = self._rest(index, ("arguments", 0), text_in(item, "arguments"))
                 self._note_order(index)
-                self._accumulator.add_call(index, text_in(item, "call_id"), text_in(item, "name"), arguments)
+                self.accumulator.add_call(index, text_in(item, "call_id"), text_in(item, "name"), arguments)
             case "image_generation_call":
                 self._add_picture(index, item)
             case str(kind):
                 if kind in HOSTED_ITEMS:
                     self._note_order(index)
-                self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps(item, ensure_ascii=False)))
+                self.accumulator.add_block(ProviderBlock(OPENAI, json.dumps(item, ensure_ascii=False)))
 
     def _add_picture(self, index: int, item: dict[str, object]) -> None:
         data = text_in(item, "result")
         if data:
             self._note_order(index)
             kind = (text_in(item, "output_format") or "png").replace("svg", "svg+xml")
-            self._accumulator.add_block(DataBlock(Base64Source(data, f"image/{kind}")))
+            self.accumulator.add_block(DataBlock(Base64Source(data, f"image/{kind}")))
         # With which the picture goes back as the one that it made, so that it can be asked to change it.
         rest = {name: value for name, value in item.items() if name != "result"}
-        self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps(rest, ensure_ascii=False)))
+        self.accumulator.add_block(ProviderBlock(OPENAI, json.dumps(rest, ensure_ascii=False)))
 
     def _end_message(self, index: int, item: dict[str, object]) -> None:
         citations: list[JSONObject] = []
@@ -455,16 +445,16 @@ class _ResponseReader:
                 self._refusal = self._refusal or [text_in(part, "refusal")]
                 continue
             text = text_in(part, "text")
-            self._accumulator.add_text(self._rest(index, ("text", position), text))
+            self.accumulator.add_text(self._rest(index, ("text", position), text))
             annotations = list_in(part, "annotations") or self._annotations.get((index, position), [])
             offset = sum(map(len, texts))  # of the part in the text of the message
             citations += [_citation(annotation, offset) for annotation in annotations]
             texts.append(text)
         if citations:
-            self._accumulator.add_block(citations_block(OPENAI, citations, "".join(texts)))
+            self.accumulator.add_block(citations_block(OPENAI, citations, "".join(texts)))
         # Whether it was said on the way or is the answer; the API wants to be told again.
         if phase := text_in(item, "phase"):
-            self._accumulator.add_block(ProviderBlock(OPENAI, json.dumps({"type": "phase", "phase": phase})))
+            self.accumulator.add_block(ProviderBlock(OPENAI, json.dumps({"type": "phase", "phase": phase})))
 
     def _number_parts(self, index: int, item: dict[str, object]) -> None:
         """Renumber the streamed parts of the item by their places in it.
@@ -491,10 +481,10 @@ class _ResponseReader:
         break_before = "\n\n" if texts and part not in texts else ""
         text = self._rest(index, part, text) if is_whole else self._count(index, part, text)
         if text:
-            self._accumulator.add_thinking(break_before + text)
+            self.accumulator.add_thinking(break_before + text)
 
     def _count(self, index: int, part: tuple[str, int], text: str) -> str:
-        """Return a piece of a part, which is taken note of."""
+        """Record a piece of a part, and return it."""
         self._begin_item(index, {})
         self._items[index].texts.setdefault(part, []).append(text)
         if text and part[0] in ("text", "arguments"):
@@ -502,11 +492,11 @@ class _ResponseReader:
         return text
 
     def _rest(self, index: int, part: tuple[str, int], whole: str) -> str:
-        """Return what has not come yet of a part: servers may leave out its pieces, or the whole."""
+        """Return the rest of a part: servers may omit its pieces, or the complete part."""
         known = "".join(self._items[index].texts.get(part, ()))
         if len(whole) <= len(known) or whole.startswith(known):
             return self._count(index, part, whole[len(known) :])
-        # Some servers write the same arguments anew, with other spaces.
+        # Some servers repeat the same arguments with other white space.
         if part[0] == "arguments" and is_whole_object(known):
             return ""
         raise Transient("a piece of its answer was lost on the way")

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt.errors import ConfigError
 from agentrt.model.anthropic import AnthropicChatModel
 from agentrt.model.gemini import GeminiChatModel
@@ -16,21 +17,20 @@ from agentrt.model.openai import OpenAIChatModel, Quirks
 from agentrt.model.openai_responses import OpenAIResponsesModel
 from agentrt.model.remote.settings import check_option_names, option_names
 from agentrt.model.rules import RulesChatModel
-from agentrt.model_interface.base import ChatModelBase
 
 __all__ = ["PRESETS", "Preset", "chat_model", "default_model", "environment_model"]
 
 _logger = logging.getLogger("agentrt")
-_NO_KEY = "none"  # the SDKs refuse to start without a key
+_NO_KEY = "none"  # sent to servers that ask for no key
 _MODEL_VARIABLE = "AGENTRT_MODEL"
 _VARIABLE_PROVIDERS = {"OPENAI_API_KEY": "openai", "OPENAI_BASE_URL": "openai", "ANTHROPIC_API_KEY": "anthropic"}
-"""The provider that each variable calls for, if no model is named."""
+"""The provider that each variable selects, if no model is named."""
 
 
 def _ollama_url(host: str) -> str:
     """Return the URL of a server that was started with this OLLAMA_HOST, such as "0.0.0.0", "box:80" or a URL."""
     scheme, _, rest = host.rpartition("://")
-    # An IPv6 address without brackets: its last part would be taken for the port.
+    # An IPv6 address without brackets: its last part would pass for the port.
     if rest.count(":") > 1 and not {"[", "@"} & {*rest}:
         rest = f"[{rest}]"
     parts = urlsplit(f"//{rest.rstrip('/')}")
@@ -42,7 +42,7 @@ def _ollama_url(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A provider: the adapter that speaks its API, and how it differs from the adapter's own provider.
+    """A provider: the adapter for its API, and its differences from the adapter's own provider.
 
     `url_variable` is the environment variable with which the provider's users name another URL; `url_of` makes the URL
     of the variable's value. A provider without a `key_variable` asks for no key.
@@ -57,15 +57,15 @@ class Preset:
     url_of: Callable[[str], str] = str
     quirks: Quirks | None = None
     is_rented: bool = False
-    """Whether the servers that `url_variable` leads to are the provider's as well, and ask for its key."""
+    """Whether the servers at `url_variable` are the provider's too, and need its key."""
 
     def build(self, model: str, settings: dict[str, Any]) -> ChatModelBase:
         """Return the model; the settings win over the preset."""
         environment_url = self._url_of_environment()
         url = settings.get("base_url") or environment_url or self.base_url
         own_url = settings.get("base_url") or (None if self.is_rented else environment_url)
-        defaults = {"base_url": url, "api_key": self._key(own_url)}
-        if self.adapter is OpenAIChatModel:  # many providers speak its API; only they differ from the adapter's own
+        defaults = {"base_url": url, "api_key": None if settings.get("auth") else self._key(own_url)}
+        if self.adapter is OpenAIChatModel:  # only providers of this API have quirks
             defaults |= {"key_variable": self.key_variable, "quirks": self.quirks}
         # Before any key or URL is asked for: a slip in a setting should not show up as a missing key.
         check_option_names(self.adapter, settings, option_names(self.adapter))
@@ -84,7 +84,7 @@ class Preset:
             ) from error
 
     def _key(self, own_url: str | None) -> str | None:
-        # A server of the user's own may well ask for no key; one that does will say so.
+        # The user's own server may need no key; one that does will say so.
         has_key = os.environ.get(self.key_variable or "", "").strip()
         return _NO_KEY if not has_key and (own_url or self.key_variable is None) else None
 
@@ -99,7 +99,7 @@ _MAKERS = {
     "o3": "openai",
     "o4": "openai",
 }
-"""Whose models have names that begin so."""
+"""The providers, by the prefixes of their models' names."""
 
 _OTHER_NAMES = {
     "claude": "anthropic",
@@ -118,7 +118,7 @@ _HINTS = {
 
 PRESETS = {
     "anthropic": Preset(AnthropicChatModel, "ANTHROPIC_API_KEY", "claude-sonnet-5", url_variable="ANTHROPIC_BASE_URL"),
-    # The v1 API, which needs no api-version; the name of a deployment takes the place of the model's. Azure shows the
+    # The v1 API, which needs no api-version; the name of a deployment replaces the model's. Azure shows the
     # address of a resource alone, with "/openai/v1/" behind it, or with a deployment.
     "azure": Preset(
         OpenAIChatModel,
@@ -161,7 +161,7 @@ PRESETS = {
         "https://api.cohere.ai/compatibility/v1",
         quirks=Quirks(named_choice=False),
     ),
-    # Models that think, as most of DashScope and DeepSeek do by now, cannot be made to call a tool: their servers
+    # Reasoning models, now most of DashScope's and DeepSeek's, cannot be made to call a tool: their servers
     # refuse the request.
     "dashscope": Preset(
         OpenAIChatModel,
@@ -215,7 +215,7 @@ PRESETS = {
     ),
     "llama.cpp": Preset(OpenAIChatModel, None, "any", "http://localhost:8080/v1", quirks=Quirks(named_choice=False)),
     "lmstudio": Preset(OpenAIChatModel, None, "qwen3", "http://localhost:1234/v1", quirks=Quirks(named_choice=False)),
-    # Other ids of tool calls are a 400 (code 3280), and it counts tokens in a stream without being asked.
+    # Other ids of tool calls are a 400 (code 3280), and its streams always report tokens.
     "mistral": Preset(
         OpenAIChatModel,
         "MISTRAL_API_KEY",
@@ -223,7 +223,7 @@ PRESETS = {
         "https://api.mistral.ai/v1",
         quirks=Quirks(stream_usage=False, says_reason=True, names=False, nine_letter_ids=True),
     ),
-    # Its models that think want their thoughts back, and cannot be made to call a tool.
+    # Its reasoning models require their thoughts back, and cannot be made to call a tool.
     "moonshot": Preset(
         OpenAIChatModel,
         "MOONSHOT_API_KEY",
@@ -250,7 +250,7 @@ PRESETS = {
     "together": Preset(OpenAIChatModel, "TOGETHER_API_KEY", "openai/gpt-oss-120b", "https://api.together.xyz/v1"),
     "vllm": Preset(OpenAIChatModel, None, "Qwen/Qwen3-8B", "http://localhost:8000/v1", quirks=Quirks()),
     "xai": Preset(OpenAIChatModel, "XAI_API_KEY", "grok-4.7", "https://api.x.ai/v1", quirks=Quirks(says_reason=True)),
-    # It takes no other `tool_choice` than "auto".
+    # It takes no `tool_choice` but "auto".
     "zai": Preset(
         OpenAIChatModel, "ZAI_API_KEY", "glm-5", "https://api.z.ai/api/paas/v4", quirks=Quirks(must_call=False)
     ),
@@ -302,9 +302,9 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
 
 
 def default_model(*, offline: bool = True) -> ChatModelBase:
-    """Return the model that the environment calls for, or else the offline rules, with a warning in the log.
+    """Return the model that the environment selects, or else the offline rules, with a warning in the log.
 
-    AGENTRT_MODEL holds a spec for `chat_model`. Without it, OPENAI_API_KEY or OPENAI_BASE_URL calls for a model of
+    AGENTRT_MODEL holds a spec for `chat_model`. Without it, OPENAI_API_KEY or OPENAI_BASE_URL selects a model of
     OpenAI, and ANTHROPIC_API_KEY for one of Anthropic. With `offline=False` it raises `ConfigError` where none of them
     is set: servers should not answer by rules.
     """
@@ -318,7 +318,7 @@ def default_model(*, offline: bool = True) -> ChatModelBase:
 
 
 def environment_model() -> ChatModelBase | None:
-    """Return the model that the environment calls for, `None` where it calls for none."""
+    """Return the model that the environment selects, `None` if it selects none."""
     spec = os.environ.get(_MODEL_VARIABLE, "").strip()
     if spec:
         try:
@@ -334,7 +334,7 @@ def _describe_missing_model() -> str:
     expected = [_MODEL_VARIABLE, *_VARIABLE_PROVIDERS]
     hints = []
     examples = {preset.key_variable: f"{name}:{preset.example}" for name, preset in PRESETS.items()}
-    for variable in filter(_is_set, os.environ):  # their names alone: a value may be a secret
+    for variable in filter(_is_set, os.environ):  # only their names: a value may be a secret
         if variable in examples:
             hints.append(f"{variable} is set, so write {_MODEL_VARIABLE}={examples[variable]}")
         elif similar := get_close_matches(variable.upper(), expected, 1, cutoff=0.8):

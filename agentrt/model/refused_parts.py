@@ -1,11 +1,11 @@
-"""Thoughts and pictures that a provider has refused, which later requests leave out."""
+"""Thoughts and pictures that a provider has refused, and that later requests omit."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     Base64Source,
     ContentBlock,
     DataBlock,
@@ -14,17 +14,17 @@ from agentrt.block import (
     ToolResultBlock,
     URLSource,
 )
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ModelError
 from agentrt.formatter.openai import file_note
 from agentrt.message import Msg
-from agentrt.text import lazy_pattern
 
 __all__ = ["RefusedParts"]
 
 _MAX_LEFT_OUT = 10_000
 _UNACCEPTED = (400, 404, 415, 422)
-# The codes of OpenAI, and the messages of Anthropic, Gemini, vLLM and others. Not here: a model that takes no pictures
-# at all, which is a fault of the choice of model.
+# The codes of OpenAI, and the messages of Anthropic, Gemini, vLLM and others. Not here: a model without image input
+# is the wrong choice of model.
 _REFUSED_IMAGE = lazy_pattern(
     r"\b(?:empty_image_file|failed_to_download_image|image_(?:content_policy_violation|file_not_found|file_too_large"
     r"|parse_error|too_large|too_small)|invalid_base64_image|invalid_image(?:_format|_mode|_url)?"
@@ -42,7 +42,7 @@ class RefusedParts:
 
     def __init__(self, refused_thoughts: re.Pattern[str] | None) -> None:
         self._refused_thoughts = refused_thoughts  # matches the API's error for a signature
-        self._refused: dict[str, None] = {}  # hashes, the oldest first
+        self._refused: dict[str, None] = {}  # hashes, oldest first
 
     def note(self, messages: Sequence[Msg], error: ModelError) -> bool:
         """Record the parts of these messages that the error is about; returns whether there are any."""
@@ -53,7 +53,14 @@ class RefusedParts:
             thoughts = [block for block in _blocks_in(messages) if isinstance(block, ThinkingBlock)]
             parts = [_hash_of(thought.signature) for thought in thoughts if thought.signature]
         elif _REFUSED_IMAGE.search(str(error)):
-            parts = _refused_images(messages, str(error))
+            images = [*_images_of(messages)]
+            # Some APIs name the address. Otherwise they are those since the user's last message, as earlier ones were
+            # accepted; without any there, all are suspected, since another process may have sent the earlier ones.
+            named = [
+                image for image in images if isinstance(image.source, URLSource) and image.source.url in str(error)
+            ]
+            last = max((place for place, message in enumerate(messages) if message.role == "user"), default=0)
+            parts = [_hash_of(_data_of(image)) for image in named or [*_images_of(messages[last:])] or images]
         self._refused |= dict.fromkeys(parts)
         while len(self._refused) > _MAX_LEFT_OUT:
             del self._refused[next(iter(self._refused))]
@@ -90,18 +97,6 @@ class RefusedParts:
 def _blocks_in(messages: Iterable[Msg]) -> Iterator[ContentBlock]:
     for message in messages:
         yield from () if isinstance(message.content, str) else message.content
-
-
-def _refused_images(messages: Sequence[Msg], reason: str) -> list[str]:
-    """Return the hashes of the pictures that the refusal is about.
-
-    Some APIs name the address. Otherwise they are those since the user's last message, as earlier ones were accepted;
-    without any there, all are suspected, since another process may have sent the earlier ones.
-    """
-    images = [*_images_of(messages)]
-    named = [image for image in images if isinstance(image.source, URLSource) and image.source.url in reason]
-    last = max((place for place, message in enumerate(messages) if message.role == "user"), default=0)
-    return [_hash_of(_data_of(image)) for image in named or [*_images_of(messages[last:])] or images]
 
 
 def _images_of(messages: Iterable[Msg]) -> Iterator[DataBlock]:

@@ -1,5 +1,6 @@
-"""What a request asks, without what differs each time it is asked: its ids and times."""
+"""The key of a request: its content, without ids and times."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from operator import itemgetter
@@ -7,12 +8,16 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from agentrt.block import DataBlock, TextBlock
+from agentrt._runtime.block import DataBlock, TextBlock
+from agentrt._runtime.model_interface.base import ChatModelBase
+from agentrt._runtime.text import lazy_pattern
 from agentrt.message import Msg
-from agentrt.model_interface.base import ChatModelBase
 from agentrt.types import JSONObject, JSONSchema, ToolChoice
 
-__all__ = ["describe_request", "key_of_description", "request_key"]
+__all__ = ["RequestHandles", "describe_request", "key_of_description", "request_key"]
+
+_HANDLE = lazy_pattern(r"<([A-Za-z][A-Za-z0-9_]{0,63})_[1-9][0-9]{0,8}_[0-9a-f]{8}>")
+_KEPT_HANDLE = lazy_pattern(r"<[A-Za-z][A-Za-z0-9_]{0,63}_#([0-9]{1,9})>")
 
 
 def request_key(
@@ -21,19 +26,24 @@ def request_key(
     tool_choice: ToolChoice | None,
     model: ChatModelBase,
 ) -> str:
-    """Return a key that two requests share if they ask the same of the same model.
+    """Return a key that two requests share if they ask the same model the same question.
 
     It covers the class, name, provider, account and settings of the model, the names, roles and content of the
-    messages, the tools with their schemas, and the tool choice. It leaves out ids and times; calls of tools count by
-    their order. Equal requests have equal keys in every process.
+    messages, the tools with their schemas, and the tool choice. It leaves out ids and times; calls of tools, and
+    handles of held values, count by their order. Equal requests have equal keys in every process.
     """
     return key_of_description(describe_request(messages, tools, tool_choice, model))
 
 
 def key_of_description(description: JSONObject) -> str:
-    """Return the key of a request from what `describe_request` says of it."""
+    """Return the key of a request from the result of `describe_request`."""
     try:
-        text = to_json(description, inf_nan_mode="constants", fallback=_described_value)
+        # Settings and parts of a schema that JSON cannot hold.
+        text = to_json(
+            description,
+            inf_nan_mode="constants",
+            fallback=lambda value: [f"{type(value).__module__}.{type(value).__qualname__}", repr(value)],
+        )
     except ValueError:  # half a surrogate pair, which a model may write, or a schema that contains itself
         text = ascii(description).encode()
     return sha256(text).hexdigest()
@@ -45,26 +55,93 @@ def describe_request(
     tool_choice: ToolChoice | None,
     model: ChatModelBase,
 ) -> JSONObject:
-    """Return what the key is made of."""
+    """Return the data that the key is computed from."""
     kind = type(model)
-    call_numbers: dict[str, int] = {}
+    numbers = _Numbers()
     return {
         "model": [f"{kind.__module__}.{kind.__qualname__}", model.model, model.provider, model.account],
         "settings": sorted(([str(name), value] for name, value in model.settings.items()), key=itemgetter(0)),
-        "messages": [_described_message(message, call_numbers) for message in messages],
+        "messages": [_described_message(message, numbers) for message in messages],
         "tools": list(tools or ()),
         "tool_choice": None if tool_choice is None else [tool_choice.mode, tool_choice.tools],
     }
 
 
-def _described_message(message: Msg, call_numbers: dict[str, int]) -> list[Any]:
+class RequestHandles:
+    """The handles of held values in a request, in order: an answer to an equal request has others in their places.
+
+    The tag of a conversation is random, so no other one has its handles.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, messages: Sequence[Msg]) -> "RequestHandles":
+        """Return the handles in the messages of a request."""
+        handles = cls()
+        numbers = _Numbers(handles)
+        for message in messages:
+            _described_message(message, numbers)
+        return handles
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
+
+    def number(self, text: str) -> str:
+        """Return the text with numbers in the place of handles; new ones get the next."""
+        if "<" not in text:
+            return text
+        # The name stays, since a model treats a private value otherwise than an untrusted one.
+        return _HANDLE.sub(lambda match: self._numbered(match[1], self._note(match[0])), text)
+
+    def without_tags(self, text: str) -> str | None:
+        """Return the text of an answer as it is kept; `None` for one that cannot be told from what is kept."""
+        if _KEPT_HANDLE.search(text) is not None:
+            return None
+        return _HANDLE.sub(lambda match: self._mark(match), text)
+
+    def with_tags(self, text: str) -> str:
+        """Return the text of a kept answer with the handles of this request."""
+        handles = list(self._numbers)
+
+        def restore(match: re.Match[str]) -> str:
+            number = int(match[1])  # of a request that is equal to this one, but a store may hold anything
+            return handles[number] if number < len(handles) else match[0]
+
+        return _KEPT_HANDLE.sub(restore, text)
+
+    def _note(self, handle: str) -> int:
+        return self._numbers.setdefault(handle, len(self._numbers))
+
+    def _mark(self, match: re.Match[str]) -> str:
+        number = self._numbers.get(match[0])
+        return match[0] if number is None else self._numbered(match[1], number)
+
+    @staticmethod
+    def _numbered(name: str, number: int) -> str:
+        return f"<{name}_#{number}>"
+
+
+class _Numbers:
+    """The numbers by which ids and handles count in one request."""
+
+    def __init__(self, handles: RequestHandles | None = None) -> None:
+        self._calls: dict[str, int] = {}
+        self.text = (RequestHandles() if handles is None else handles).number
+
+    def call(self, call_id: str) -> int:
+        return self._calls.setdefault(call_id, len(self._calls))
+
+
+def _described_message(message: Msg, numbers: _Numbers) -> list[Any]:
     content = message.content
-    if content.__class__ is str:  # the same as one block of text
-        return [message.role, message.name, ["text", content]]
+    if content.__class__ is str:  # equal to one block of text
+        return [message.role, message.name, ["text", numbers.text(content)]]
     described: list[Any] = [message.role, message.name]
     for block in content:
         describe = _DESCRIPTIONS.get(block.type)  # type: ignore[union-attr]  # a str was told apart by its class
-        described.append([block.type, *describe(block, call_numbers)] if describe else repr(block))  # type: ignore[union-attr]
+        described.append([block.type, *describe(block, numbers)] if describe else repr(block))  # type: ignore[union-attr]
     return described
 
 
@@ -74,28 +151,26 @@ def _describe_data(block: DataBlock, _: object) -> Iterable[Any]:
     return source.type, source.media_type, place, block.name
 
 
-def _described_output(output: str | Sequence[TextBlock | DataBlock]) -> object:
+def _described_output(output: str | Sequence[TextBlock | DataBlock], numbers: _Numbers) -> object:
     if isinstance(output, str):
-        return [["text", output]]
-    return [["text", part.text] if part.type == "text" else ["data", *_describe_data(part, None)] for part in output]
+        return [["text", numbers.text(output)]]
+    return [
+        ["text", numbers.text(part.text)] if part.type == "text" else ["data", *_describe_data(part, None)]
+        for part in output
+    ]
 
 
-_DESCRIPTIONS: dict[str, Callable[[Any, dict[str, int]], Iterable[Any]]] = {
-    "text": lambda block, _: (block.text,),
-    "thinking": lambda block, _: (block.thinking, block.signature),
+_DESCRIPTIONS: dict[str, Callable[[Any, _Numbers], Iterable[Any]]] = {
+    "text": lambda block, numbers: (numbers.text(block.text),),
+    "thinking": lambda block, numbers: (numbers.text(block.thinking), block.signature),
     "data": _describe_data,
-    "hint": lambda block, _: (block.hint,),
-    "tool_call": lambda block, numbers: (numbers.setdefault(block.id, len(numbers)), block.name, block.input),
+    "hint": lambda block, numbers: (numbers.text(block.hint),),
+    "tool_call": lambda block, numbers: (numbers.call(block.id), block.name, numbers.text(block.input)),
     "tool_result": lambda block, numbers: (
-        numbers.setdefault(block.id, len(numbers)),
+        numbers.call(block.id),
         block.name,
         block.state,
-        _described_output(block.output),
+        _described_output(block.output, numbers),
     ),
     "provider": lambda block, _: (block.provider, block.content),
 }
-
-
-def _described_value(value: object) -> object:
-    """Stand in for a setting or a part of a schema that JSON has no form for."""
-    return [f"{type(value).__module__}.{type(value).__qualname__}", repr(value)]

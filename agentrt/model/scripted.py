@@ -8,13 +8,12 @@ from typing import Any, TypeGuard
 
 import anyio.lowlevel
 
-from agentrt.block import BLOCKS, ContentBlock, TextBlock, ThinkingBlock, ToolCallBlock, new_id
+from agentrt._runtime.block import BLOCKS, ContentBlock, TextBlock, ThinkingBlock, ToolCallBlock, new_id
+from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
+from agentrt._runtime.model_interface.capabilities import ModelCapabilities
+from agentrt._runtime.model_interface.estimate import CountTokens, estimated_usage
 from agentrt.errors import ConfigError, UsageError
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.model_interface.base import ChatModelBase, ModelResult
-from agentrt.model_interface.capabilities import ModelCapabilities
-from agentrt.model_interface.estimate import CountTokens, estimated_usage
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
 __all__ = ["ScriptedCall", "ScriptedChatModel", "ScriptedResponse", "stream_response", "whole_response"]
@@ -30,14 +29,13 @@ _INPUT_PIECE = 16  # characters of a tool call's input that are streamed at a ti
 
 @dataclass(slots=True)
 class ScriptedCall:
-    """What one call sent to the model."""
+    """The input of one call of the model."""
 
     messages: list[Msg]
     tools: list[JSONSchema] | None
     tool_choice: ToolChoice | None
 
 
-@suggest_keywords()
 class ScriptedChatModel(ChatModelBase):
     """A model that gives `responses` one after the other, whatever it is asked, and remembers its `calls`.
 

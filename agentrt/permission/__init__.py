@@ -1,4 +1,4 @@
-"""Permissions: which tool calls may run, which are denied, and which the user is asked about."""
+"""Permissions: which tool calls run, which are denied, and which need the user's approval."""
 
 from agentrt.permission.answer import accept_rules, digest
 from agentrt.permission.engine import EffectiveInput, PermittedTool, combine, covers, decide, needs_no_decision

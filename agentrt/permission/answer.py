@@ -1,4 +1,4 @@
-"""Answers of the user: what binds one to its question, and which rules it may bring along."""
+"""Answers of the user: the digest that binds one to its question, and the rules that it may add."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from agentrt.types import PermissionBehavior, PermissionContext, PermissionRule
 __all__ = ["MAX_CONTENT", "accept_rules", "digest"]
 
 MAX_CONTENT = 1_000
-"""The most characters that the content of a rule from outside may have."""
+"""The maximum length of the content of a rule from outside, in characters."""
 
 _MAX_NAME_SHOWN = 100
 
@@ -31,7 +31,7 @@ def accept_rules(context: PermissionContext, rules: Iterable[PermissionRule], to
     new: list[PermissionRule] = []
     for rule in rules:
         _check_rule(context, rule, tool_name)
-        accepted = replace(rule, source="user")  # whatever it says: an answer cannot pass for policy
+        accepted = replace(rule, source="user")  # always: an answer cannot pass for policy
         if accepted not in context.rules and accepted not in new:
             new.append(accepted)
     return new

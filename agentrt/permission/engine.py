@@ -1,4 +1,4 @@
-"""Deciding on one tool call. The first line that applies decides:
+"""Decides on one tool call. The first line that applies decides:
 
     1. a deny rule covers it                                  DENY
     2. the tool is read-only and does not `ask`               ALLOW
@@ -12,11 +12,12 @@
 An ask rule that covers the call then makes an ALLOW an ASK, and never a DENY an ASK: no deny or ask rule makes anything
 laxer. In the mode DONT_ASK every ASK is a DENY.
 
-What is not known counts against the call: if a tool's own check fails, the call is denied, and if the tool cannot say
+Unknown facts count against the call: if a tool's own check fails, the call is denied, and if the tool cannot say
 what a call is about, every deny or ask rule covers that call.
 
-A call has two forms: the arguments that the model wrote, and those that the tool will get, converted and with defaults
-filled in. A deny or ask rule covers the call if it fits either; for an ALLOW, an allow rule must cover each of them.
+A call has two forms: the arguments that the model wrote, and those that the tool will receive, converted and with
+defaults filled in. A deny or ask rule covers the call if it fits either; for an ALLOW, an allow rule must cover each of
+them.
 """
 
 import inspect
@@ -52,7 +53,7 @@ _STRICTNESS = {_PASSTHROUGH: 0, _ALLOW: 1, _ASK: 2, _DENY: 3}
 
 
 class PermittedTool(Protocol):
-    """What the engine needs of a tool; `agentrt.tool.ToolBase` has it all."""
+    """The part of a tool that the engine uses; `agentrt.tool.ToolBase` has it."""
 
     name: str
     is_read_only: bool
@@ -71,11 +72,11 @@ class PermittedTool(Protocol):
 
 
 EffectiveInput = Callable[[], JSONObject]
-"""Returns the arguments that the tool will get, in their JSON form; called only if a rule may depend on it."""
+"""Returns the arguments that the tool will receive, as JSON; called only if a rule may depend on them."""
 
 
 def needs_no_decision(tool: PermittedTool, context: PermissionContext | None = None) -> bool:
-    """Say whether `decide` would allow every call of the tool, for much less; `None` is the default context."""
+    """Say, cheaply, whether `decide` would allow every call of the tool; `None` is the default context."""
     return (context is None or (context.mode is _DEFAULT and not context.rules)) and tool.is_trusted
 
 
@@ -87,12 +88,12 @@ async def decide(
 ) -> PermissionDecision:
     """Return the decision on the call: ALLOW, ASK or DENY.
 
-    `tool_input` is what the model wrote; the tool gets it as it is, and nothing here changes it. `effective_input`
-    returns what the tool will get when it runs. An exception of the tool never leaves; a cancellation does.
+    `tool_input` is the model's input, which is passed to the tool and never changed here. `effective_input`
+    returns the input with which the tool will run. Exceptions of the tool are handled; a cancellation propagates.
     """
     mode = PermissionMode(context.mode)
     call = _CallUnderRules(tool, tool_input, effective_input)
-    # Deny rules alone end it at once: nothing can make a DENY laxer.
+    # Only deny rules decide at once: nothing can make a DENY laxer.
     decision = call.decide_by_rules(context.rules, _DENY)
     if decision is None:
         asks = call.decide_by_rules(context.rules, _ASK)
@@ -104,7 +105,7 @@ async def decide(
 def combine(
     engine: PermissionDecision, layer: PermissionDecision, mode: PermissionMode = PermissionMode.DEFAULT
 ) -> PermissionDecision:
-    """Return what holds when a layer of on_check_permission decides as well: the stricter one.
+    """Combine the engine's decision with that of a layer of on_check_permission: the stricter one holds.
 
     A layer may answer an ASK of the engine that is not bypass-immune. PASSTHROUGH means no opinion; when neither has
     one, the result is an ASK. In the mode DONT_ASK a layer's ASK is a DENY as well.
@@ -133,7 +134,7 @@ def _apply_mode(mode: PermissionMode, decision: PermissionDecision) -> Permissio
     if mode != _DONT_ASK or decision.behavior is not _ASK:
         return decision
     message, reason = decision.message, decision.decision_reason
-    # Applied to the engine's decision and again to the combined one: the words are added once.
+    # Applied to the engine's decision and to the combined one, but the text is added once.
     if not message.startswith(_NOBODY_ASKED):
         message = f"{_NOBODY_ASKED} ({message})" if message else _NOBODY_ASKED
     if not reason.startswith(_NOT_ASKING):
@@ -153,7 +154,7 @@ class _CallUnderRules:
         self._subjects: list[str] | None = None
 
     def subjects(self) -> list[str]:
-        """Return what each form of the call is about, or nothing if the tool cannot say it of every form.
+        """Return the subject of each form of the call, or nothing if the tool cannot name all of them.
 
         The tool is asked once, and only if a rule depends on it.
         """
@@ -166,11 +167,11 @@ class _CallUnderRules:
         return self._subjects
 
     def find_rule(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionRule | None:
-        """Return a rule of that behavior that covers the call; of several that cover it together, the first."""
+        """Return a rule of that behavior that covers the call; the first, if several cover it together."""
         return self._find_allow_rule(rules) if behavior is _ALLOW else self._find_strict_rule(rules, behavior)
 
     def _find_strict_rule(self, rules: list[PermissionRule], behavior: PermissionBehavior) -> PermissionRule | None:
-        # A deny or ask rule need fit one form only, and holds as well where no form is known.
+        # A deny or ask rule needs to fit one form only, and also holds if no form is known.
         name = self.tool.name
         for rule in rules:
             if rule.behavior is not behavior or not (rule.tool_name == name or matches(rule.tool_name, name)):
@@ -214,7 +215,7 @@ class _CallUnderRules:
         )
 
     def decide_by_kind(self, mode: PermissionMode) -> PermissionDecision | None:
-        """Return what follows from whether the tool is read-only, if that decides it."""
+        """Return the decision that follows from whether the tool is read-only, if any."""
         if not self.tool.is_read_only:
             explores = mode is PermissionMode.EXPLORE
             return _decision_of_mode(_DENY, mode, "allows only what is read-only") if explores else None
@@ -223,7 +224,7 @@ class _CallUnderRules:
         return PermissionDecision(_ALLOW, f"{self.tool.name} is read-only", "read-only")
 
     async def ask_tool(self, context: PermissionContext) -> PermissionDecision:
-        """Return what the tool itself says about the call."""
+        """Return the tool's own decision on the call."""
         tool = self.tool
         try:
             decision = tool.check_permissions(self.input, context)
@@ -240,7 +241,7 @@ class _CallUnderRules:
         return PermissionDecision(_DENY, message, f"tool {tool.name}")
 
     def suggestions(self) -> list[PermissionRule]:
-        """Return rules that would allow what the call is about, or the tool itself if it does not say what that is."""
+        """Return rules that would allow the call's subject, or the tool itself if it names no subject."""
         effective = self._effective_input
         if not (
             _has_subject(self.tool, lambda: self.input)
@@ -304,5 +305,5 @@ def _has_subject(tool: PermittedTool, read_input: EffectiveInput) -> bool:
 
 
 def _type_name(value: object) -> str:
-    # Never the value itself: it may hold the arguments of the call, which do not belong in a log.
+    # Never the value: it may hold the arguments of the call, which do not belong in a log.
     return type(value).__name__

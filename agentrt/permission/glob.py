@@ -1,4 +1,4 @@
-"""Patterns with `*` and `?`, matched in time linear in the text, whatever the pattern is.
+"""Patterns with `*` and `?`, matched in time linear in the text for any pattern.
 
 `*` stands for any characters, line breaks and slashes as well, `?` for any one; `[*]` and `[?]` stand for the
 characters themselves, and everything else for itself. Case counts.
@@ -13,7 +13,7 @@ _ANY = None
 
 
 class _Piece(Protocol):
-    """What stands between two `*`; it is looked for only where the text is long enough."""
+    """The part of a pattern between two `*`; `find` is called only if the text is long enough."""
 
     size: int
 
@@ -38,7 +38,7 @@ class _LiteralPiece:
 
 
 class _PieceWithHoles:
-    """A piece with `?` in it; `find` keeps one bit for each beginning of the piece that the text has just shown."""
+    """A piece with `?` in it; `find` keeps one bit for each prefix of the piece that ends at the current character."""
 
     __slots__ = ("_characters", "_masks", "_others", "size")
 
@@ -46,7 +46,7 @@ class _PieceWithHoles:
         self._characters = characters
         self.size = len(characters)
         self._others = sum(1 << place for place, character in enumerate(characters) if character is _ANY)
-        # For each character, the places of the piece where it may stand: those with `?`, and its own.
+        # For each character, the positions where it may stand: its own, and those of `?`.
         self._masks: dict[str, int] = {}
         for place, character in enumerate(characters):
             if character is not _ANY:
@@ -58,7 +58,7 @@ class _PieceWithHoles:
         return all(expected is _ANY or expected == actual for expected, actual in pairs)
 
     def find(self, text: str, start: int, end: int) -> int:
-        # The algorithm is known as Shift-And (Baeza-Yates and Gonnet): one step a character, whatever the piece is.
+        # The Shift-And algorithm (Baeza-Yates and Gonnet): one step per character, for any piece.
         masks, others, complete, partial = self._masks, self._others, 1 << self.size - 1, 0
         for place in range(start, end):
             partial = (partial << 1 | 1) & masks.get(text[place], others)
@@ -72,7 +72,7 @@ class _Glob:
 
     def __init__(self, pieces: list[_Piece]) -> None:
         self._first, self._last = pieces[0], pieces[-1] if len(pieces) > 1 else None
-        # `**` leaves an empty piece, which is found anywhere.
+        # `**` leaves an empty piece, which matches anywhere.
         self._middle = [piece for piece in pieces[1:-1] if piece.size]
         self._size = sum(piece.size for piece in pieces)
 
@@ -83,7 +83,7 @@ class _Glob:
         if len(text) < self._size or not (self._first.is_at(text, 0) and self._last.is_at(text, end)):
             return False
         start = self._first.size
-        for piece in self._middle:  # the first place that fits leaves the most for those after it
+        for piece in self._middle:  # the first match leaves the most text for the next pieces
             position = piece.find(text, start, end)
             if position < 0:
                 return False

@@ -1,4 +1,4 @@
-"""Which of several permission modes holds, where agents with modes of their own work together."""
+"""Which permission mode holds where agents with different modes work together."""
 
 from collections.abc import Iterable
 
@@ -16,5 +16,5 @@ _STRICT_TO_LAX = (
 
 
 def strictest_mode(modes: Iterable[PermissionMode]) -> PermissionMode:
-    """Return the mode that permits the least."""
+    """Return the strictest mode."""
     return min(modes, key=_STRICT_TO_LAX.index)

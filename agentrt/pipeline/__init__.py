@@ -1,4 +1,4 @@
-"""Agents composed: one after the other, side by side, in a hub where all hear each other, and read as one stream."""
+"""Compositions of agents: in sequence, in parallel, in a hub where all observe each other, and as one stream."""
 
 from agentrt.pipeline.fanout import FanoutPipeline, fanout_pipeline
 from agentrt.pipeline.handoff_middleware import HandoffMiddleware

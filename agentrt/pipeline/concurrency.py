@@ -1,4 +1,4 @@
-"""Several calls at once, which fail as one call would."""
+"""Concurrent calls that fail like one call."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
@@ -14,7 +14,7 @@ _CallResult = TypeVar("_CallResult")
 async def gather(calls: Sequence[Callable[[], Awaitable[_CallResult]]]) -> list[_CallResult]:
     """Await all calls at once and return their results in order.
 
-    The first failure stops the others and is raised as itself once they have stopped; those that fail while they stop
+    The first failure stops the others and is raised unchanged once they have stopped; those that fail while they stop
     are named in a note. A cancellation from outside stops all of them and leaves as such.
     """
     results: list[_CallResult | None] = [None] * len(calls)
@@ -24,7 +24,7 @@ async def gather(calls: Sequence[Callable[[], Awaitable[_CallResult]]]) -> list[
         try:
             results[position] = await call()
         except anyio.get_cancelled_exc_class() as error:
-            if not group.cancel_scope.cancel_called:  # what this call waited for was cancelled, not the call itself
+            if not group.cancel_scope.cancel_called:  # the awaited work was cancelled, not this call
                 failures.append(error)
                 group.cancel_scope.cancel()
             raise
@@ -39,8 +39,8 @@ async def gather(calls: Sequence[Callable[[], Awaitable[_CallResult]]]) -> list[
         return cast("list[_CallResult]", results)
     first, *others = failures
     if isinstance(first, anyio.get_cancelled_exc_class()):
-        await anyio.lowlevel.checkpoint()  # it may be the caller's own, which shows here
+        await anyio.lowlevel.checkpoint()  # raises if the cancellation is the caller's
     if others:
-        # Their types alone: the texts may quote messages.
+        # Only their types: the texts may quote messages.
         first.add_note(f"failed while it was stopped: {', '.join(type(error).__name__ for error in others)}")
     raise first

@@ -1,17 +1,16 @@
-"""Agents side by side, all answering the same message."""
+"""Agents in parallel, all answering the same message."""
 
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
 
+from agentrt._runtime.representation import repr_by_settings
+from agentrt._runtime.text import repr_of
 from agentrt.errors import InvalidInputError
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.concurrency import gather
 from agentrt.pipeline.participants import Stage, stages_in
-from agentrt.representation import repr_by_settings
-from agentrt.text import repr_of
 
 __all__ = ["FanoutPipeline", "fanout_pipeline"]
 
@@ -19,22 +18,21 @@ __all__ = ["FanoutPipeline", "fanout_pipeline"]
 async def fanout_pipeline(
     agents: Sequence[Stage], msg: object = None, enable_gather: bool = True, **kwargs: object
 ) -> list[Any]:
-    """Have each agent answer a copy of its own of `msg`, and return the answers in the order of the agents.
+    """Have each agent answer its own copy of `msg`, and return the answers in the order of the agents.
 
-    They answer all at once, or one after the other without `enable_gather`; `kwargs`, such as `deps`, go to each of
-    them as they are. The first failure stops the others, is raised as itself once they have stopped, and names in a
-    note the types of the errors that followed. The message of a reply that waits for an answer is among the answers as
-    it is. Other pipelines, and coroutine functions, may be among the agents.
+    They answer concurrently, or one after the other without `enable_gather`; `kwargs`, such as `deps`, go to each of
+    them unchanged. The first failure stops the others, is raised unchanged once they have stopped, and names in a
+    note the types of the errors that followed. The message of a waiting reply is among the answers
+    unchanged. Other pipelines, and coroutine functions, may be among the agents.
     """
     stages = stages_in(agents, "fanout_pipeline()")
     calls = [partial(stage, _copy(msg), **kwargs) for stage in stages]
-    # Each has a copy of its own, so that no agent sees what another does to the message.
+    # Each gets its own copy, so that no agent sees another's changes to the message.
     return await gather(calls) if enable_gather else [await call() for call in calls]
 
 
-@suggest_keywords()
 class FanoutPipeline:
-    """A `fanout_pipeline` to be called again and again."""
+    """A reusable `fanout_pipeline`."""
 
     def __init__(self, agents: Sequence[Stage], enable_gather: bool = True) -> None:
         self.agents = stages_in(agents, "FanoutPipeline(agents=...)")
@@ -52,7 +50,7 @@ def _copy(msg: object) -> object:
         return [_copy(message) for message in msg]
     try:
         return msg.copy() if isinstance(msg, Msg) else deepcopy(msg)
-    except Exception as error:  # of the value's own making
+    except Exception as error:  # copying may raise anything
         raise InvalidInputError(
             f"a fanout gives each agent a copy of the message, and {repr_of(msg)} cannot be copied: give what agents "
             f"share as deps=..."

@@ -1,28 +1,29 @@
 """Handoffs: one conversation that several agents share, one of them at a time."""
 
 import copy
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Self, TypeVar, overload
 
 import anyio
 
+from agentrt._runtime.concurrency.coroutine_reader import hand_out
+from agentrt._runtime.concurrency.event_loop import in_event_loop
+from agentrt._runtime.concurrency.interrupt import InterruptResult
+from agentrt._runtime.concurrency.reaper import Reaper
+from agentrt._runtime.conversation.inputs import ANSWERS, MessagesInput, as_input
+from agentrt._runtime.conversation.turns import Claim, lock_of
+from agentrt._runtime.representation import never_raises
+from agentrt._runtime.text import one_line
 from agentrt.agent import Agent, AgentInput, ReplyStream
 from agentrt.agent.validation import as_state_store
-from agentrt.concurrency.event_loop import in_event_loop
-from agentrt.concurrency.interrupt import InterruptResult
-from agentrt.concurrency.reaper import Reaper
-from agentrt.conversation.inputs import ANSWERS, MessagesInput
-from agentrt.conversation.turns import Claim, lock_of
 from agentrt.errors import UsageError
 from agentrt.event import AnyEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.handoff_middleware import HANDOFF_KEY, HandoffHistory, HandoffMiddleware, check_active
 from agentrt.pipeline.team import check_start, common_permissions, common_store, members_by_name
-from agentrt.representation import never_raises
 from agentrt.state import AgentState, StateStore
-from agentrt.text import one_line
 from agentrt.types import JSONObject
 
 __all__ = ["Handoffs"]
@@ -31,21 +32,20 @@ _SchemaType = TypeVar("_SchemaType")
 _MAX_DESCRIPTION = 200  # characters
 
 
-@suggest_keywords()
 class Handoffs:
-    """One conversation, and several agents of which one has it: its model may transfer it, and then that one answers.
+    """One conversation shared by several agents, one of them active: its model may transfer it to another one.
 
         team = Handoffs([triage, billing, refunds])
         answer = await team.reply("I was charged twice.")
 
-    Each agent gets a tool `transfer_to_<name>` for each of the others, described by the beginning of their system
-    prompts; the agents themselves stay as they are. `start`, a name or an agent, begins, and later the one that
-    answered last. Which one that is stands in the `state`: loaded again, the conversation continues with it.
+    Each agent gets a tool `transfer_to_<name>` for each of the others, described by the beginning of its system
+    prompt; the agents themselves are not changed. `start`, a name or an agent, answers first, and later the agent that
+    answered last. The `state` records that agent: loaded again, the conversation continues with it.
 
-    What each agent says until it transfers is a reply of its own, with its own id, start and end; the message of the
-    last one is the answer. A reply that waits is resumed as that of any agent. After `max_handoffs` transfers in one
+    Each agent's part, until it transfers, is a reply of its own, with its own id, start and end; the message of the
+    last one is the answer. A waiting reply is resumed as with any agent. After `max_handoffs` transfers in one
     answer further ones are refused, and the speaker answers. With `history="text"` an agent reads calls of tools that
-    it does not have as notes, with "calls" as they are.
+    it does not have as notes, with "calls" unchanged.
 
     Without a `state`, the conversation has all deny and ask rules of the agents, and the strictest of their modes;
     allow rules count if all agents have the same ones. The `state_store` is that of the agents, if they share one. A
@@ -69,7 +69,7 @@ class Handoffs:
         own_store = as_state_store(type(self).__name__, state_store)
         store = common_store(members.values()) if own_store is None else own_store
         self._agents = {}
-        # The beginning of each prompt is what the others learn of an agent: most prompts begin with who it is.
+        # The others learn the beginning of an agent's prompt: most prompts begin with its role.
         descriptions = {name: one_line(agent.system_prompt, _MAX_DESCRIPTION) for name, agent in members.items()}
         for name, agent in members.items():
             peers = {other: description for other, description in descriptions.items() if other != name}
@@ -140,9 +140,9 @@ class Handoffs:
         reply_id: str | None = None,
         deps: Any = None,
     ) -> Msg:
-        """Answer with the final message, as `Agent.reply` does, whichever agents it takes."""
+        """Answer with the final message, as `Agent.reply` does, through any number of agents."""
         given_id = reply_id
-        inputs = self._open_turn(inputs, reply_id)
+        inputs = self._open_turn(as_input(inputs), reply_id)
         while True:
             part_id = self._begin_part(given_id)
             answer: Msg = await self.active.reply(inputs, structured_schema, reply_id=part_id, deps=deps)
@@ -165,21 +165,21 @@ class Handoffs:
         after: int = 0,
         deps: Any = None,
     ) -> ReplyStream[AnyEvent | Msg]:
-        """Answer as a stream of the events of all agents, with the final message after them when asked for."""
+        """Answer as a stream of the events of all agents, with the final message after them on request."""
         claim = Claim(reply_id, after)
         options = {"after": after, "deps": deps}
-        return ReplyStream(self._stream(claim, inputs, structured_schema, yield_final_msg, reply_id, options), claim)
+        work = partial(self._tell_parts, claim, as_input(inputs), structured_schema, reply_id, options)
+        return ReplyStream(work, claim, yield_final_msg)
 
-    async def _stream(
+    async def _tell_parts(
         self,
         claim: Claim,
         inputs: AgentInput,
         structured_schema: Any,
-        yield_final_msg: bool,
         reply_id: str | None,
         options: JSONObject,
-    ) -> AsyncGenerator[Any, None]:
-        claim.reaper = Reaper()  # here, where there is an event loop
+    ) -> None:
+        claim.reaper = Reaper()  # here, inside an event loop
         given_id = reply_id
         inputs = self._open_turn(inputs, reply_id)
         self._claim = claim
@@ -190,9 +190,9 @@ class Handoffs:
             async with stream as events:
                 is_first = True
                 async for event in events:
-                    if is_first:  # by which the reader of the text knows what is text of this answer
+                    if is_first:  # by which the text reader recognises this answer
                         claim.reply_id, is_first = event.reply_id, False
-                    yield event
+                    await hand_out(event)
             if claim.is_handed_over:
                 return
             claim.final = stream.message
@@ -203,11 +203,11 @@ class Handoffs:
                 break
             self._pass_on()
             inputs, given_id = None, self._data().get("reply_id")
-        if yield_final_msg:
-            yield claim.final
+        if claim.tells_message:
+            await hand_out(claim.final)
 
     def run_sync(self, inputs: AgentInput = None, structured_schema: Any = None, *, deps: Any = None) -> Msg:
-        """Answer with the final message, from a program that has no event loop."""
+        """Answer with the final message, from a program without an event loop."""
         if in_event_loop():
             raise UsageError("run_sync() was called inside a running event loop: write `await team.reply(...)` there")
         return anyio.run(self._reply_and_close, inputs, structured_schema, deps)
@@ -221,12 +221,12 @@ class Handoffs:
         await self.active.observe(msg)
 
     def waiting(self) -> RequireUserConfirmEvent | RequireExternalExecutionEvent | None:
-        """Return the event that asks for what the conversation waits for, `None` if it waits for nothing."""
+        """Return the event with the pending question of the conversation or `None`."""
         return self.active.waiting()
 
     def interrupt(self, reason: str | Msg | None = None) -> InterruptResult:
-        """End the reply of this conversation tidily, whichever agent has it, from any task or thread."""
-        # Between two of the agents nothing is left to end, and the next one must not begin.
+        """End the reply of this conversation cleanly, whichever agent is active, from any task or thread."""
+        # Between two agents no reply has to end, but the next one must not start.
         self._interrupts += 1
         return self.active.interrupt(reason)
 
@@ -241,7 +241,7 @@ class Handoffs:
         return "\n\n".join(agent.explain() for agent in self._agents.values())
 
     async def aclose(self) -> None:
-        """Close what the models hold open in this event loop."""
+        """Close the open resources of the models in this event loop."""
         for agent in self._agents.values():
             await agent.aclose()
 
@@ -259,40 +259,40 @@ class Handoffs:
         return self.state.middleware_data.setdefault(HANDOFF_KEY, {})
 
     def _open_turn(self, inputs: AgentInput, reply_id: str | None) -> AgentInput:
-        """Note that a new answer begins, unless the input continues one; returns what the first speaker gets."""
+        """Record the start of a new answer, unless the input continues one; returns the first speaker's input."""
         data, unfinished = self._data(), self.state.reply_context
         if lock_of(self.state).run is not None or isinstance(inputs, ANSWERS):
-            return inputs  # it is refused, or continues what waits: either way nothing begins here
+            return inputs  # it is refused, or resumes a waiting reply: no new answer starts
         is_same = reply_id is not None and reply_id == data.get("reply_id")
         if unfinished is not None and (unfinished.parked or inputs is None or is_same):
             return inputs
         if is_same:
-            # The input is in the conversation already if a further agent has begun, or was to begin.
+            # The input is already in the conversation if a further agent has started, or was about to.
             inputs = None if data.get("count") else inputs
         elif inputs is not None or data.get("next") is None:
             data.update(count=0, reply_id=reply_id)
-        # Also where a process died after one of the agents had ended, and before the next one began.
+        # Also if a process died after one agent had ended, and before the next one started.
         self._pass_on()
         return inputs
 
     def _pass_on(self) -> None:
-        """Give the conversation to the agent that it was transferred to, if it was."""
+        """Complete a pending transfer of the conversation."""
         data = self._data()
         data["active"] = data.pop("next", None) or self.active.name
         data["part"] = data.get("count", 0)
 
     def _begin_part(self, reply_id: str | None) -> str | None:
-        """Have the active agent wait for what a dropped stream has open; returns the id of its reply."""
+        """Make the active agent wait for a dropped stream to close; returns the id of its reply."""
         part, claim = self._data().get("part"), self._claim
         self._interrupts = 0
         is_dropped = claim is not None and claim.dropped
-        # Such a stream is being closed, and then the conversation is free.
+        # Such a stream is closing; then the conversation is free.
         self.active.when_busy = "wait" if is_dropped else "raise"
         if is_dropped:
             self._claim = None
         return f"{reply_id}:{part}" if reply_id is not None and part else reply_id
 
     def _was_transferred(self, answer: Msg) -> bool:
-        """Say whether the reply that ended with this message has passed the conversation to another agent."""
+        """Say whether the reply that ended with this message has transferred the conversation."""
         is_over = self.state.reply_context is None and answer.finished_reason == "completed"
         return is_over and self._data().get("next") is not None

@@ -4,33 +4,33 @@ import logging
 from collections.abc import Sequence
 from typing import Self
 
+from agentrt._runtime.block import new_name
+from agentrt._runtime.boundary import read_messages
+from agentrt._runtime.conversation.inputs import MessagesInput
+from agentrt._runtime.keywords import accept_old_keywords
+from agentrt._runtime.representation import describe_setting, never_raises
 from agentrt.agent import AgentBase
 from agentrt.agent.subscribers import broadcast
-from agentrt.block import new_name
-from agentrt.conversation.inputs import MessagesInput, observed_messages
 from agentrt.errors import ConfigError, UsageError
-from agentrt.keywords import accept_old_keywords, suggest_keywords
 from agentrt.pipeline.participants import agents_in
-from agentrt.representation import describe_setting, never_raises
 
 __all__ = ["MsgHub"]
 
 _logger = logging.getLogger("agentrt")
 
 
-@suggest_keywords()
 class MsgHub:
-    """Agents that observe each other: what one of them answers to `await agent(...)`, all the others take in.
+    """Agents that observe each other: all others observe the answer of one to `await agent(...)`.
 
         async with MsgHub([alice, bob], announcement=UserMsg("host", "Begin.")) as hub:
             await alice()
             hub.add(carol)
             await bob()
 
-    The announcement goes to all when the block is entered; an agent that joins later does not get it. However the
-    block ends, the hub's subscriptions end with it. Hubs may overlap and nest, and no agent observes an answer twice
-    for that; one hub is entered once at a time. An agent that is listed twice takes part once, another conversation of
-    it (made by `with_state`) is another agent, and a hub may begin empty.
+    The announcement goes to all when the block is entered; an agent that joins later does not get it. When the block
+    ends, in any way, the hub's subscriptions end. Hubs may overlap and nest, but no agent observes an answer twice
+    because of that; a hub is entered once at a time. An agent that is listed twice takes part once, another
+    conversation of it (made by `with_state`) is another agent, and a hub may start empty.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MsgHub:
         self._subscribed: list[AgentBase] = []
         self._is_open = False
         self._automatic = bool(enable_auto_broadcast)
-        self.announcement = observed_messages(announcement, "a hub")
+        self.announcement = read_messages(announcement, "a hub")
         choice: object = new_name() if name is None else name
         if not isinstance(choice, str) or not choice:
             raise ConfigError(f"MsgHub(name=...) must be a str that is not empty, not {choice!r:.200}")
@@ -69,10 +69,10 @@ class MsgHub:
         if self._is_open:
             raise UsageError(f"hub {self.name!r} has already been entered: make another MsgHub over the same agents")
         try:
-            # Before the announcement, so that answers which come during it are observed as well.
+            # Before the announcement, so that answers during it are observed too.
             self._change(self._participants, True, self._automatic)
             await self.broadcast(self.announcement)
-        except BaseException:  # raised again: a block that was never entered is never left
+        except BaseException:  # re-raised: a block that was not entered is not left
             self._change(self._participants, False, self._automatic)
             raise
         return self
@@ -81,12 +81,12 @@ class MsgHub:
         self._change(self._participants, False, self._automatic)
 
     def add(self, new_participant: AgentBase | Sequence[AgentBase]) -> None:
-        """Let an agent, or several, join; one that is in the hub already stays."""
+        """Add an agent, or several; one that is already in the hub stays."""
         new = agents_in(new_participant, "MsgHub.add()")
         self._change([*self._participants, *_without(new, self._participants)], self._is_open, self._automatic)
 
     def delete(self, participant: AgentBase | Sequence[AgentBase]) -> None:
-        """Let an agent, or several, leave: it no longer observes the others' answers, nor they its own.
+        """Remove an agent, or several: it no longer observes the others' answers, nor they its own.
 
         Warns of agents that are not in the hub.
         """
@@ -101,18 +101,18 @@ class MsgHub:
         self._change(self._participants, self._is_open, bool(enabled))
 
     async def broadcast(self, msg: MessagesInput) -> None:
-        """Let all participants, the sender too, observe a message or several, each a copy without thinking.
+        """Let all participants, including the sender, observe a message or several, each as a copy without thinking.
 
         A participant that fails to observe is logged, and does not affect the others.
         """
-        for message in observed_messages(msg, "a hub"):
+        for message in read_messages(msg, "a hub"):
             await broadcast(message, self._participants)
 
     def _change(self, participants: list[AgentBase], is_open: bool, automatic: bool) -> None:
-        """Change the hub and all subscriptions; when it raises `UsageError`, nothing has changed."""
+        """Change the hub and all subscriptions; if it raises `UsageError`, nothing has changed."""
         before, after = self._subscribed, participants if is_open and automatic else []
         for agent in _without(after, before):
-            # The name is the key of the subscriptions: two hubs of one name would undo each other's.
+            # The name is the key of the subscriptions: two hubs with one name would remove each other's.
             if self.name in agent.live_conversation.subscribers:
                 raise UsageError(
                     f"agent {agent.name!r} is in another hub named {self.name!r}: "
@@ -127,5 +127,5 @@ class MsgHub:
 
 
 def _without(agents: list[AgentBase], others: list[AgentBase]) -> list[AgentBase]:
-    ids = {id(other) for other in others}  # agents may define equality as they like
+    ids = {id(other) for other in others}  # agents may define equality in any way
     return [agent for agent in agents if id(agent) not in ids]

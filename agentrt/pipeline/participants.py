@@ -1,4 +1,4 @@
-"""Participants: agents in hubs and printed streams, and in pipelines all that is awaited like an agent."""
+"""Participants: agents in hubs and printed streams; in pipelines, anything that is called like an agent."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -9,7 +9,7 @@ from agentrt.errors import ConfigError
 __all__ = ["Stage", "agents_in", "stages_in"]
 
 Stage = Callable[..., Awaitable[Any]]
-"""An agent, a pipeline, or a coroutine function that is called like them."""
+"""An agent, a pipeline, or a coroutine function with the same signature."""
 
 
 def agents_in(participants: object, place: str) -> list[AgentBase]:
@@ -22,16 +22,16 @@ def agents_in(participants: object, place: str) -> list[AgentBase]:
 
 
 def stages_in(participants: object, place: str) -> list[Stage]:
-    """Return the stages of a pipeline; raises `ConfigError` for what cannot be called like an agent."""
+    """Return the stages of a pipeline; raises `ConfigError` for anything that cannot be called like an agent."""
     stages = _as_list(participants, place)
     for stage in stages:
-        if isinstance(stage, type) or not callable(stage):  # a class is callable, but is not an agent
+        if isinstance(stage, type) or not callable(stage):  # a class is callable, but not an agent
             raise ConfigError(f"{place} takes agents and other pipelines, not {stage!r:.200}")
     return stages
 
 
 def _as_list(participants: object, place: str) -> list[Any]:
-    # A str is iterable too, and its characters are not agents.
+    # A str is iterable too, but its characters are not agents.
     if isinstance(participants, str) or not isinstance(participants, Iterable):
         raise ConfigError(f"{place} takes a list of agents, not {participants!r:.200}")
     return list(participants)

@@ -1,4 +1,4 @@
-"""What several agents print while some work runs, as one stream."""
+"""The printed messages of several agents, as one stream."""
 
 import asyncio
 import logging
@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import anyio
 
+from agentrt._runtime.concurrency.background_task import BackgroundTask, enclosing_replies
+from agentrt._runtime.concurrency.event_loop import run_shielded
+from agentrt._runtime.concurrency.mailbox import Mailbox
+from agentrt._runtime.concurrency.reaper import Reaper
 from agentrt.agent import AgentBase
-from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies
-from agentrt.concurrency.event_loop import run_shielded
-from agentrt.concurrency.mailbox import Mailbox
-from agentrt.concurrency.reaper import Reaper
 from agentrt.errors import AgentRTError, ConfigError, UsageError
 from agentrt.pipeline.concurrency import gather
 from agentrt.pipeline.participants import agents_in
@@ -44,20 +44,20 @@ def stream_printing_messages(
     end_signal: object = "[END]",
     yield_speech: bool = False,
 ) -> "PrintedStream":
-    """Run the work and stream all that these agents print meanwhile, as `(msg, last)` or `(msg, last, speech)`.
+    """Run the work and stream the messages that these agents print, as `(msg, last)` or `(msg, last, speech)`.
 
         async with stream_printing_messages([alice, bob], fanout_pipeline([alice, bob], question)) as printed:
             async for msg, last in printed:
                 ...
 
-    The work is a coroutine or any other awaitable. It begins, and the agents' message queues lead here, when the first
-    item is asked for. An error of the work is raised after all that was printed before it. Leaving early stops the
-    work, a task as well, and waits for it; then the agents have the queues that they had before. At most 64 items wait
-    for the reader, and then the agents do. The message of an `Agent` that is not complete keeps growing while the
-    reader has it: `msg.copy()` is one that does not.
+    The work is a coroutine or any other awaitable. It starts, and the agents print into this stream, when the first
+    item is requested. An error of the work is raised after all messages printed before it. Leaving early stops the
+    work, even a task, and waits for it; then the agents have their former queues again. At most 64 items wait
+    for the reader, and then the agents wait. The message of an `Agent` that is not complete keeps growing while the
+    reader has it: use `msg.copy()` for one that does not.
 
-    A `queue` of your own, with async `put` and `get`, is where the agents put what they print on the way here;
-    `end_signal` is put there when the work is over, and must not equal anything that an agent prints. Raises
+    A `queue` of your own, with async `put` and `get`, transports the printed messages;
+    `end_signal` is put there when the work is over, and must not equal any printed message. Raises
     `UsageError`, in the first step, for an agent that another stream is reading.
     """
     try:
@@ -76,10 +76,10 @@ def stream_printing_messages(
 
 
 class PrintedStream:
-    """What agents print as it happens: an async iterator, and an async context manager that closes it.
+    """The printed messages of agents: an async iterator, and an async context manager that closes it.
 
-    A stream that is merely dropped, by a plain `break` for example, is closed at once in a task of its own, and the
-    next stream over one of its agents waits for that. The work of a stream that is never read does not begin.
+    A stream that is merely dropped, for example by a plain `break`, is closed at once in a separate task, and the
+    next stream over one of its agents waits for that. The work of a stream that is never read does not start.
     """
 
     __slots__ = ("_items", "_printing")
@@ -107,16 +107,16 @@ class PrintedStream:
     ) -> None:
         await self.aclose()
 
-    def __iter__(self) -> object:  # so that a type checker refuses it too
+    def __iter__(self) -> object:  # returns `object`, so that a type checker refuses it too
         raise TypeError("a printed stream is asynchronous: write `async for msg, last in ...` in an `async def`")
 
     def __del__(self) -> None:
-        # Nothing but scheduling here: this may run in any thread, and after the loop is gone.
+        # Only scheduling here: this may run in any thread, and after the loop is gone.
         self._printing.drop(self._items)
 
 
 class _Printing:
-    """One run of the work, from the first item that is asked for until the agents have their own queues again."""
+    """One run of the work, from the first requested item until the agents have their own queues again."""
 
     def __init__(
         self,
@@ -132,13 +132,13 @@ class _Printing:
         self._end_signal = end_signal
         self._size = 3 if yield_speech else 2
         self._mailbox = Mailbox()
-        # One object for all agents, by which a later stream knows that this one has them.
+        # One object for all agents, by which a later stream recognises this one.
         self._inlet = _Inlet(agents, self._mailbox if queue is None else queue)
         self._reaper: Reaper | None = None
         self._is_abandoned = False
 
     async def items(self) -> AsyncGenerator[tuple[Any, ...], None]:
-        self._reaper = Reaper()  # here, where there is an event loop
+        self._reaper = Reaper()  # here, inside an event loop
         before: list[tuple[AgentBase, object]] = []
         try:
             await self._claim_agents()
@@ -146,7 +146,7 @@ class _Printing:
             for agent in self._agents:
                 agent.set_msg_queue_enabled(True, self._inlet)
             work = partial(self._main, enclosing_replies.get())
-            # A time limit on the first step is not one on the work.
+            # A time limit on the first step must not apply to the work.
             async with BackgroundTask("", self._mailbox, work, has_deadline=False) as task:
                 try:
                     async for item in task:
@@ -157,17 +157,17 @@ class _Printing:
             self._work.check()
         finally:
             for agent, queue in before:
-                if agent.msg_queue is self._inlet:  # and not another that was set meanwhile
+                if agent.msg_queue is self._inlet:  # not one that was set meanwhile
                     agent.set_msg_queue_enabled(queue is not None, queue)
             self._inlet.gone.set()
             await self._work.discard()
 
     async def close(self) -> None:
-        """Discard work that did not begin."""
+        """Discard work that was not started."""
         await self._work.discard()
 
     def drop(self, items: AsyncGenerator[tuple[Any, ...], None]) -> None:
-        """Have everything closed soon; callable in any thread."""
+        """Schedule the closing; callable in any thread."""
         self._inlet.dropped = True
         if self._reaper is None:
             self._work.cancel()
@@ -177,11 +177,11 @@ class _Printing:
     def _refuse_more(self) -> None:
         self._is_abandoned = True
         self._inlet.is_open = False
-        for _ in self._mailbox.take():  # so that nothing waits for room any longer
+        for _ in self._mailbox.take():  # so that no agent waits for room any longer
             pass
 
     async def _claim_agents(self) -> None:
-        """Wait for dropped streams to give the agents back; raises `UsageError` for an agent that is being read."""
+        """Wait for dropped streams to release the agents; raises `UsageError` for an agent that is being read."""
         for agent in self._agents:
             other = agent.msg_queue
             if isinstance(other, _Inlet) and other.dropped and other.serves(agent):
@@ -195,7 +195,7 @@ class _Printing:
                 )
 
     async def _main(self, replies: tuple[Hashable, ...]) -> None:
-        enclosing_replies.set(replies)  # this task works for no reply of its own
+        enclosing_replies.set(replies)  # this task belongs to the same replies as its caller
         queue = self._queue
         if queue is None:
             await self._finish()
@@ -212,7 +212,7 @@ class _Printing:
         try:
             await self._work.finish()
         except Exception as error:
-            if self._is_abandoned:  # the reader who would get it is gone
+            if self._is_abandoned:  # its reader is gone
                 _logger.error("work that was stopped when its reader left failed: %s", type(error).__name__)
             raise
 
@@ -237,7 +237,7 @@ class _Printing:
 
 
 class _Inlet:
-    """The message queue of the agents of one stream: passes on what they print while it is open, then drops it."""
+    """The message queue of the agents of one stream: passes printed messages on while it is open, then drops them."""
 
     __slots__ = ("_agents", "_queue", "dropped", "gone", "is_open")
 
@@ -253,7 +253,7 @@ class _Inlet:
             await self._queue.put(item)
 
     def serves(self, agent: AgentBase) -> bool:
-        """Say whether this is the stream of that agent itself; copies of an agent share its queue."""
+        """Say whether this is the stream of that agent itself: copies of an agent share its queue."""
         return not self.gone.is_set() and any(agent is member for member in self._agents)
 
 
@@ -279,12 +279,12 @@ class _Work:
             raise
 
     def check(self) -> None:
-        """Raise what a task has raised, its own cancellation as well."""
+        """Raise the error of a task, even its own cancellation."""
         if isinstance(self._awaitable, asyncio.Future):
             self._awaitable.result()
 
     async def discard(self) -> None:
-        """Stop it, and wait for a task to stop, unless it is being awaited already."""
+        """Stop it, and wait for a task to stop, unless it is already awaited."""
         if not self._is_begun and isinstance(self._awaitable, asyncio.Future):
             await self._stop(self._awaitable)
         else:
@@ -292,7 +292,7 @@ class _Work:
         self._is_begun = True
 
     def cancel(self) -> None:
-        """Have it stop, unless it is being awaited already; callable in any thread."""
+        """Tell it to stop, unless it is already awaited; callable in any thread."""
         if self._is_begun:
             return
         if iscoroutine(self._awaitable):

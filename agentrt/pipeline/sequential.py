@@ -1,15 +1,14 @@
-"""Agents one after the other, each answering the answer of the one before it."""
+"""Agents in sequence, each answering the answer of the previous one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from agentrt._runtime.block import BlockType
+from agentrt._runtime.representation import repr_by_settings
 from agentrt.agent import Agent
-from agentrt.block import BlockType
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.pipeline.participants import Stage, stages_in
-from agentrt.representation import repr_by_settings
 
 __all__ = ["SequentialPipeline", "sequential_pipeline"]
 
@@ -17,26 +16,25 @@ _UNPASSED_BLOCKS: tuple[BlockType, ...] = ("thinking", "tool_call", "tool_result
 
 
 async def sequential_pipeline(agents: Sequence[Stage], msg: Any = None, **kwargs: object) -> Any:
-    """Have each agent answer what the one before it answered, the first one `msg`, and return the last answer.
+    """Have each agent answer the answer of the previous one, the first one `msg`, and return the last answer.
 
-    `kwargs`, such as `deps`, go to each of them as they are. The next agent gets an answer without thinking, tool calls
-    and notes of the runtime, which no agent takes from another; the one returned is whole. `None` is passed like any
-    other answer, and without agents `msg` is returned. The message of a reply that waits for an answer is returned at
-    once, since the reply is not finished: answer its agent, then run those after it. Other pipelines, and coroutine
+    `kwargs`, such as `deps`, go to each of them unchanged. The next agent gets an answer without thinking, tool calls
+    and notes of the runtime, which no agent takes from another; the returned one is complete. `None` is passed like any
+    other answer, and without agents `msg` is returned. The message of a waiting reply is returned at
+    once, since the reply is not finished: answer its agent, then run the next ones. Other pipelines, and coroutine
     functions, may be among the agents.
     """
     stages = stages_in(agents, "sequential_pipeline()")
     for position, stage in enumerate(stages):
         msg = await stage(msg if position == 0 else _without_private_blocks(msg), **kwargs)
-        # Its message carries the calls that wait, which the next agent could do nothing with.
+        # Its message has the waiting calls, which the next agent cannot answer.
         if isinstance(stage, Agent) and stage.state.reply_context is not None:
             break
     return msg
 
 
-@suggest_keywords()
 class SequentialPipeline:
-    """A `sequential_pipeline` to be called again and again."""
+    """A reusable `sequential_pipeline`."""
 
     def __init__(self, agents: Sequence[Stage]) -> None:
         self.agents = stages_in(agents, "SequentialPipeline(agents=...)")

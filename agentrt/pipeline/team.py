@@ -1,26 +1,26 @@
-"""What agents that share one conversation have in common."""
+"""The common settings of agents that share one conversation."""
 
 import copy
 from collections.abc import Iterable
 
+from agentrt._runtime.text import repr_of
 from agentrt.agent import Agent
 from agentrt.errors import ConfigError
 from agentrt.permission import PermissionBehavior, PermissionContext
 from agentrt.permission.modes import strictest_mode
 from agentrt.state import StateStore
-from agentrt.text import repr_of
 
 __all__ = ["check_start", "common_permissions", "common_store", "members_by_name"]
 
 
 def members_by_name(agents: object) -> dict[str, Agent]:
-    """Return the agents by their names; raises `ConfigError` for what is not a list of agents with different names."""
-    # A str is iterable too, and its characters are not agents.
+    """Return the agents by their names; raises `ConfigError` unless it is a list of agents with different names."""
+    # A str is iterable too, but its characters are not agents.
     if isinstance(agents, (str, Agent)) or not isinstance(agents, Iterable):
         raise ConfigError(f"Handoffs(agents=...) takes a list of agents, not {repr_of(agents)}")
     members: dict[str, Agent] = {}
     for agent in agents:
-        # Others write their own replies, and so need not have a model that could call a tool.
+        # Other classes write their own replies, and need not have a model that calls tools.
         if not isinstance(agent, Agent):
             raise ConfigError(
                 f"Handoffs(agents=...) takes instances of Agent, not {repr_of(agent)}: no other agent has tools to "
@@ -37,7 +37,7 @@ def members_by_name(agents: object) -> dict[str, Agent]:
 
 
 def check_start(start: object, members: dict[str, Agent]) -> str:
-    """Return the name of the agent that begins; raises `ConfigError` for one that is not among the members."""
+    """Return the name of the first agent; raises `ConfigError` for one that is not among the members."""
     if start is None:
         return next(iter(members))
     name = start.name if isinstance(start, Agent) else start
@@ -48,7 +48,7 @@ def check_start(start: object, members: dict[str, Agent]) -> str:
 
 def common_store(agents: Iterable[Agent]) -> StateStore | None:
     """Return the store that the agents share; raises `ConfigError` if there are several."""
-    # By identity, since a store may define equality as it likes.
+    # By identity, since a store may define equality in any way.
     stores = {id(agent.state_store): agent.state_store for agent in agents if agent.state_store is not None}
     if len(stores) > 1:
         raise ConfigError("the agents of a Handoffs have different state stores: give it one as state_store=...")
@@ -60,8 +60,8 @@ def common_permissions(agents: Iterable[Agent]) -> PermissionContext:
     contexts = [agent.state.permission_context for agent in agents]
     first = contexts[0]
     if all(context == first for context in contexts):
-        # A copy, since answers to questions may add rules to it.
+        # A copy, since answers to questions may add rules.
         return copy.deepcopy(first)
-    # An allow rule is meant for the agent that has it, and another one may have a tool of the same name.
+    # An allow rule is meant for its own agent: another one may have a different tool of the same name.
     rules = [rule for context in contexts for rule in context.rules if rule.behavior is not PermissionBehavior.ALLOW]
     return PermissionContext(strictest_mode(context.mode for context in contexts), rules)

@@ -1,4 +1,4 @@
-"""Plans: what an agent intends to do, step by step, and where plans that are over are kept."""
+"""Plans: the steps that an agent intends to take, and the storage of closed plans."""
 
 from agentrt.plan.hint import DefaultPlanToHint
 from agentrt.plan.plan import Plan, SubTask

@@ -1,22 +1,22 @@
-"""What a model reads of the plan with each request."""
+"""The words about the plan that a model reads with each request."""
 
 from functools import cached_property
 from typing import ClassVar
 
+from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError
 from agentrt.plan.plan import Plan
-from agentrt.text import repr_of
 
 __all__ = ["DefaultPlanToHint"]
 
-# What a model may do whatever the state of a subtask is.
+# Allowed in every state of a subtask.
 _ASIDE = (
     "- Ask the user for what you need to know.\n"
     "- Change the steps with 'revise_current_plan', if they no longer fit.\n"
     "- If the user asks for something else, do that first, and return to the plan afterwards."
 )
 
-# What may stand in the words for each situation, with values to try them with.
+# The placeholders of each situation, with sample values.
 _SITUATION_FIELDS: dict[str, dict[str, object]] = {
     "at_the_beginning": {"plan": "", "index": 0},
     "when_a_subtask_in_progress": {"plan": "", "subtask_idx": 0, "subtask_name": "", "subtask": ""},
@@ -26,7 +26,7 @@ _SITUATION_FIELDS: dict[str, dict[str, object]] = {
 
 
 class DefaultPlanToHint:
-    """Puts the plan, and what may be done next, into words; a subclass may have other words for each situation.
+    """Describes the plan and the allowed next steps; a subclass may override the words for each situation.
 
     In these, `{plan}` stands for the plan, `{subtask_idx}`, `{subtask_name}` and `{subtask}` for the subtask in
     progress, and `{index}` for how many subtasks are closed. Other braces are written twice.
@@ -35,7 +35,7 @@ class DefaultPlanToHint:
     hint_prefix: ClassVar[str] = "<system-hint>"
     hint_suffix: ClassVar[str] = "</system-hint>"
 
-    # In capitals, since models that are eager to help begin at once with what they should think about first.
+    # In capitals, since eager models start at once where they should plan first.
     no_plan: ClassVar[str] = (
         "If what the user asks for takes many steps, such as a program to be written or a topic to be researched in "
         "several sources, you NEED to call 'create_plan' first. Otherwise answer without a plan."
@@ -43,7 +43,7 @@ class DefaultPlanToHint:
     at_the_beginning: ClassVar[str] = (
         "The current plan:\n```\n{plan}\n```\nWhat you can do now:\n"
         "- Call 'update_subtask_state' with subtask_idx=0 and state='in_progress', and begin with that subtask.\n"
-        "- If it cannot be begun, find out why: ask the user, or change the steps with 'revise_current_plan'.\n"
+        "- If it cannot be started, find out why: ask the user, or change the steps with 'revise_current_plan'.\n"
         "- If the user asks for something else, do that first, and return to the plan afterwards.\n"
         "- If the user no longer wants the plan, make sure of it and call 'finish_plan'."
     )
@@ -70,7 +70,7 @@ class DefaultPlanToHint:
             try:
                 words.format_map(fields)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-                # Now, and not in the middle of a conversation that gets there.
+                # Checked now, not in the middle of a conversation.
                 names = ", ".join(f"{{{field}}}" for field in fields)
                 raise ConfigError(
                     f"{type(self).__name__}.{situation} must be a str in which only {names} stand for something, not "
@@ -81,7 +81,7 @@ class DefaultPlanToHint:
         """Return the hint for the plan, `None` for no hint."""
         return self._hint_without_plan if plan is None else self._enclose(self._describe(plan))
 
-    # Once, since most requests of an agent that plans have no plan.
+    # Formatted once, since most requests of such an agent have no plan.
     @cached_property
     def _hint_without_plan(self) -> str | None:
         return self._enclose(self.no_plan)
@@ -100,7 +100,7 @@ class DefaultPlanToHint:
                 subtask_name=self._quote(subtask.name),
                 subtask=self._quote(subtask.to_markdown(detailed=True)),
             )
-        # By the rules, those that are closed come first; an abandoned one further on does not count yet.
+        # By the rules, closed subtasks come first; an abandoned one further on does not count yet.
         closed = next((place for place, subtask in enumerate(plan.subtasks) if not subtask.is_closed), None)
         if closed is None:
             return self.at_the_end.format(plan=markdown, index=len(plan.subtasks))
@@ -108,7 +108,7 @@ class DefaultPlanToHint:
         return template.format(plan=markdown, index=closed)
 
     def _quote(self, text: str) -> str:
-        # The plan may repeat what a tool has read somewhere, which must not end the quotation.
+        # The plan may repeat text that a tool has read, which must not end the quotation.
         for mark in (self.hint_prefix, self.hint_suffix, "```"):
             if mark:
                 text = text.replace(mark, mark[0] + "\u200b" + mark[1:])

@@ -23,17 +23,16 @@ from typing import Literal, NoReturn
 
 import pydantic
 
-from agentrt.block import JSONObject, Strict, new_id
+from agentrt._runtime.block import JSONObject, Strict, new_id
+from agentrt._runtime.text import one_line
+from agentrt._runtime.timestamp import timestamp_text
 from agentrt.errors import ToolError
-from agentrt.keywords import suggest_keywords
-from agentrt.text import one_line
-from agentrt.timestamp import timestamp_text
 
 __all__ = ["Plan", "SubTask", "TaskState", "plan_from_json", "plan_to_json", "time_text"]
 
 TaskState = Literal["todo", "in_progress", "done", "abandoned"]
 
-# As models and people write lists: what is not done has an empty box, whatever else is said of it.
+# As models and people write lists: a subtask that is not done has an empty box, whatever its state.
 _CHECKBOXES: dict[TaskState, str] = {
     "todo": "- [ ] ",
     "in_progress": "- [ ] [WIP] ",
@@ -54,10 +53,9 @@ def _now() -> str:
     return time_text(time_ns())
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class SubTask(Strict):
-    """One step of a plan; `outcome` is what came out of it. The items of a todo list have an `id` as well."""
+    """One step of a plan, with its `outcome` once it is done. The items of a todo list have an `id` as well."""
 
     name: str
     description: str = ""
@@ -76,7 +74,7 @@ class SubTask(Strict):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is left to do: it is done or abandoned."""
+        """Whether it is done or abandoned."""
         return self.state in _CLOSED_STATES
 
     def finish(self, outcome: str, finished_at: str | None = None) -> None:
@@ -92,7 +90,7 @@ class SubTask(Strict):
         return _CHECKBOXES[self.state] + one_line(self.name, _MAX_TITLE)
 
     def to_markdown(self, detailed: bool = False) -> str:
-        """Return it as an item of a Markdown list; `detailed` adds everything else that is known of it."""
+        """Return it as an item of a Markdown list; `detailed` adds all other fields."""
         lines = [self.to_oneline_markdown()]
         if detailed:
             lines += [
@@ -106,12 +104,11 @@ class SubTask(Strict):
         return "\n".join(lines)
 
 
-@suggest_keywords()
 @dataclass(slots=True, repr=False, eq=False)
 class Plan(Strict):
     """Subtasks in their order; the changes keep the rules, and raise `ToolError` for one that would break them.
 
-    The error says what is allowed instead, and the plan is as it was. `owner` is whose plan it is: in a storage that
+    The error says what is allowed instead, and the plan stays as it was. `owner` owns the plan: in a storage that
     conversations share, nobody else finds it.
     """
 
@@ -137,14 +134,14 @@ class Plan(Strict):
         self.refresh_plan_state()
 
     def finish_subtask(self, index: int, outcome: str, finished_at: str | None = None) -> SubTask | None:
-        """Make a subtask done, and start the next one, which is returned; `None` if there is none."""
+        """Make a subtask done, and start the next one; returns the next one or `None`."""
         subtask = self._subtask(index)
         if subtask.is_closed:
             self._refuse(f"{self._title(index)} cannot be finished: it is {subtask.state}")
         if subtask.state != "in_progress":
             self._refuse_out_of_order(index, "finished")
         subtask.finish(outcome, finished_at)
-        # By the second rule, nothing that comes later is in progress or done: what is not `todo` is abandoned.
+        # By the second rule, no later subtask is in progress or done: each is `todo` or abandoned.
         following = next((later for later in self.subtasks[index + 1 :] if later.state == "todo"), None)
         if following is not None:
             following.set_state("in_progress")
@@ -154,7 +151,7 @@ class Plan(Strict):
     def abandon_subtask(self, index: int) -> None:
         """Give up a subtask."""
         subtask = self._subtask(index)
-        # One that is abandoned already stays so: a call that is made twice does no harm.
+        # An abandoned one stays abandoned: a repeated call does no harm.
         if subtask.state == "done":
             self._refuse(f"{self._title(index)} cannot be abandoned: it is done")
         subtask.set_state("abandoned")
@@ -175,7 +172,7 @@ class Plan(Strict):
 
     def add_subtask(self, index: int, subtask: SubTask) -> None:
         """Put a subtask in front of the one with this index, or at the end."""
-        # In front of one that is in progress or done it would be left behind, unfinished, for good.
+        # In front of a subtask that is in progress or done, it would never be started.
         first = self._begun_until() + 1
         if not first <= index <= len(self.subtasks):
             self._refuse(f"a subtask can be added at the indexes {first} to {len(self.subtasks)}, not at {index}")
@@ -185,14 +182,14 @@ class Plan(Strict):
     def revise_subtask(self, index: int, subtask: SubTask) -> None:
         """Replace what a subtask is about; its state stays."""
         self._refuse_if_done(index, "revised: add another one")
-        # Field by field: what it has come to is not what is revised.
+        # Field by field: state and outcome stay.
         before = self.subtasks[index]
         before.name, before.description = subtask.name, subtask.description
         before.expected_outcome = subtask.expected_outcome
 
     def delete_subtask(self, index: int) -> SubTask:
         """Take a subtask out, and return it."""
-        # What came out of it would be gone, and the model may still need that.
+        # Its outcome would be lost, and the model may still need it.
         self._refuse_if_done(index, "deleted: its outcome is kept")
         if len(self.subtasks) == 1:
             self._refuse("the last subtask cannot be deleted: revise it, or finish the plan as 'abandoned'")
@@ -201,11 +198,11 @@ class Plan(Strict):
         return subtask
 
     def subtask_in_progress(self) -> int | None:
-        """Return the index of the subtask in progress, `None` if there is none."""
+        """Return the index of the subtask in progress or `None`."""
         return next((index for index, subtask in enumerate(self.subtasks) if subtask.state == "in_progress"), None)
 
     def allowed_now(self) -> str:
-        """Return what the next step may be, as a sentence for the model."""
+        """Return the allowed next steps, as a sentence for the model."""
         current = self.subtask_in_progress()
         if current is not None:
             return f"Allowed now: finish or abandon {self._title(current)}, which is in progress."
@@ -215,13 +212,13 @@ class Plan(Strict):
         return "Allowed now: finish the plan, or add a subtask at its end."
 
     def refresh_plan_state(self) -> str:
-        """Bring the plan's state in line with those of its subtasks; returns a sentence if it changed, else nothing.
+        """Bring the plan's state in line with those of its subtasks; returns a sentence if it changed, else "".
 
         It is in progress while a subtask is, and `todo` while none is and some are left.
         """
         if self.state in _CLOSED_STATES:
             return ""
-        # Where all are closed it stays what it was: only `finish` knows whether the plan is done.
+        # When all are closed, the state stays: only `finish` knows whether the plan is done.
         state: TaskState = self.state
         if self.subtask_in_progress() is not None:
             state = "in_progress"
@@ -233,11 +230,11 @@ class Plan(Strict):
         return f"The plan state has been updated to '{state}'."
 
     def finish(self, state: Literal["done", "abandoned"], outcome: str, finished_at: str | None = None) -> None:
-        """Close the plan, with what came out of it, or why it is abandoned."""
+        """Close the plan, with its outcome, or the reason why it is abandoned."""
         self.state, self.outcome, self.finished_at = state, outcome, finished_at or _now()
 
     def reopen(self) -> None:
-        """Take up a plan again that was closed."""
+        """Reopen a closed plan."""
         self.state, self.outcome, self.finished_at = "todo", None, None
         self.refresh_plan_state()
 
@@ -256,7 +253,7 @@ class Plan(Strict):
         )
 
     def _subtask(self, index: int) -> SubTask:
-        # A negative index, which Python would count from the end, is a mistake of the model's.
+        # A negative index, which Python would count from the end, is the model's mistake.
         if not 0 <= index < len(self.subtasks):
             self._refuse(f"subtask {index} does not exist: the plan has those from 0 to {len(self.subtasks) - 1}")
         return self.subtasks[index]
@@ -281,11 +278,11 @@ class Plan(Strict):
             self._refuse(f"{self._title(index)} is done and cannot be {verb}")
 
     def _refuse(self, problem: str) -> NoReturn:
-        # With the way out in the same message: a model that only reads what is wrong tries the next wrong thing.
+        # The message includes the way out: a model that reads only the problem makes another mistake.
         raise ToolError(f"{problem}. {self.allowed_now()}")
 
 
-# Made at the first use, since it takes longer than to import this module.
+# Built at the first use: that takes longer than importing this module.
 @cache
 def _plan_adapter() -> "pydantic.TypeAdapter[Plan]":
     return pydantic.TypeAdapter(Plan)
@@ -298,5 +295,5 @@ def plan_to_json(plan: Plan) -> JSONObject:
 
 
 def plan_from_json(fields: object) -> Plan:
-    """Return the plan that `plan_to_json` gave; raises `ValueError` for anything else."""
+    """Return the plan that `plan_to_json` wrote; raises `ValueError` for anything else."""
     return _plan_adapter().validate_python(fields)

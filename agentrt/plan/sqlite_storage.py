@@ -5,14 +5,13 @@ import os
 from collections.abc import Iterable
 from typing import Any, Self
 
-from agentrt.database.sqlite import SQLiteConnection, SQLiteDatabase
-from agentrt.keywords import suggest_keywords
+from agentrt._runtime.database.sqlite import SQLiteConnection, SQLiteDatabase
 from agentrt.plan.plan import Plan, plan_from_json, plan_to_json
 from agentrt.plan.storage import PlanStorageBase, readable_plans
 
 __all__ = ["SQLitePlanStorage"]
 
-# By `place`, plans come back in the order in which they were last kept: `REPLACE` gives a row a new one.
+# Plans are ordered by `place`, so by their last save: `REPLACE` gives a row a new one.
 _PLAN_TABLES = """
 CREATE TABLE plans (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, plan TEXT NOT NULL);
 CREATE INDEX plans_by_owner ON plans (owner, place)"""
@@ -20,7 +19,6 @@ _FIND_PLAN = "SELECT plan FROM plans WHERE id = ?"
 _KEEP_PLAN = "REPLACE INTO plans (id, owner, plan) VALUES (?, ?, ?)"
 
 
-@suggest_keywords(filename="path", database="path", db_path="path")
 class SQLitePlanStorage(PlanStorageBase):
     """Keeps plans in the SQLite database at `path`, which several processes may use, or in memory with ":memory:".
 
@@ -40,7 +38,7 @@ class SQLitePlanStorage(PlanStorageBase):
         return type(self), (self._database.path_to_pickle(),)
 
     async def add_plan(self, plan: Plan) -> None:
-        """Keep a plan, in place of one with its id."""
+        """Save a plan, replacing one with the same id."""
         row = _row_of(plan)
 
         def add(connection: SQLiteConnection) -> None:
@@ -49,7 +47,7 @@ class SQLitePlanStorage(PlanStorageBase):
         await self._database.write(add)
 
     async def replace_plan(self, plan: Plan, known: Plan | None) -> bool:
-        """Keep a plan if `known` is still what is kept under its id, `None` for none; returns whether it was."""
+        """Save a plan if `known` is still the saved plan with its id, `None` for none; returns whether it was saved."""
         row = _row_of(plan)
 
         def replace(connection: SQLiteConnection) -> bool:
@@ -62,7 +60,7 @@ class SQLitePlanStorage(PlanStorageBase):
         return await self._database.write(replace)
 
     async def delete_plan(self, plan_id: str) -> None:
-        """Forget a plan; nothing happens if there is none with this id."""
+        """Delete a plan; unknown ids are ignored."""
 
         def delete(connection: SQLiteConnection) -> None:
             connection.execute("DELETE FROM plans WHERE id = ?", (plan_id,))
@@ -70,16 +68,16 @@ class SQLitePlanStorage(PlanStorageBase):
         await self._database.write(delete)
 
     async def get_plans(self) -> list[Plan]:
-        """Return all plans, the oldest first."""
+        """Return all plans, oldest first."""
         return await self._select("SELECT plan FROM plans ORDER BY place")
 
     async def get_plan(self, plan_id: str) -> Plan | None:
-        """Return a plan, `None` if there is none with this id."""
+        """Return a plan, `None` for an unknown id."""
         plans = await self._select(_FIND_PLAN, plan_id)
         return plans[0] if plans else None
 
     async def plans_of(self, owner: str) -> list[Plan]:
-        """Return the plans of one owner, the oldest first."""
+        """Return the plans of one owner, oldest first."""
         return await self._select("SELECT plan FROM plans WHERE owner = ? ORDER BY place", owner)
 
     async def _select(self, statement: str, *values: str) -> list[Plan]:
@@ -91,5 +89,5 @@ def _read_rows(rows: Iterable[tuple[str]]) -> list[Plan]:
 
 
 def _row_of(plan: Plan) -> tuple[str, str, str]:
-    # In ASCII, since what a model wrote may hold half characters, which the database would refuse.
+    # In ASCII, since a model's text may hold unpaired surrogates, which the database would refuse.
     return plan.id, plan.owner, json.dumps(plan_to_json(plan))

@@ -1,13 +1,13 @@
-"""Where plans that are over are kept: the base class, and a storage in this process."""
+"""Storages of closed plans: the base class, and one in this process."""
 
 import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from agentrt._runtime.text import type_with_article
 from agentrt.errors import SessionCorrupt
 from agentrt.module import StateModule
 from agentrt.plan.plan import Plan, plan_from_json, plan_to_json
-from agentrt.text import type_with_article
 from agentrt.types import JSONObject
 
 __all__ = ["InMemoryPlanStorage", "PlanStorageBase", "readable_plans"]
@@ -20,14 +20,14 @@ class PlanStorageBase(StateModule):
     """Keeps plans by their ids; several conversations may share it."""
 
     async def add_plan(self, plan: Plan) -> None:
-        """Keep a plan, in place of one with its id."""
+        """Save a plan, replacing one with the same id."""
         raise NotImplementedError
 
     async def replace_plan(self, plan: Plan, known: Plan | None) -> bool:
-        """Keep a plan if `known` is still what is kept under its id, `None` for none; returns whether it was.
+        """Save a plan if `known` is still the saved plan with its id, `None` for none; returns whether it was saved.
 
-        Override it where both can be done at once, so that of two conversations that put one plan away at the same
-        instant neither loses its work.
+        Override it to compare and save atomically, so that when two conversations save one plan at the same
+        instant, neither loses its work.
         """
         if await self.get_plan(plan.id) != known:
             return False
@@ -35,19 +35,19 @@ class PlanStorageBase(StateModule):
         return True
 
     async def delete_plan(self, plan_id: str) -> None:
-        """Forget a plan; nothing happens if there is none with this id."""
+        """Delete a plan; unknown ids are ignored."""
         raise NotImplementedError
 
     async def get_plans(self) -> list[Plan]:
-        """Return all plans, the oldest first."""
+        """Return all plans, oldest first."""
         raise NotImplementedError
 
     async def get_plan(self, plan_id: str) -> Plan | None:
-        """Return a plan, `None` if there is none with this id."""
+        """Return a plan, `None` for an unknown id."""
         raise NotImplementedError
 
     async def plans_of(self, owner: str) -> list[Plan]:
-        """Return the plans of one owner, the oldest first; override it where a storage need not read all for that."""
+        """Return the plans of one owner, oldest first; override it if the storage need not read all plans."""
         return [plan for plan in await self.get_plans() if plan.owner == owner]
 
 
@@ -60,12 +60,12 @@ class InMemoryPlanStorage(PlanStorageBase):
         self.register_state("_plans", custom_from_json=_check_plans)
 
     async def add_plan(self, plan: Plan) -> None:
-        """Keep a plan, in place of one with its id."""
+        """Save a plan, replacing one with the same id."""
         self._plans.pop(plan.id, None)  # so that it is the newest
         self._plans[plan.id] = plan_to_json(plan)
 
     async def replace_plan(self, plan: Plan, known: Plan | None) -> bool:
-        """Keep a plan if `known` is still what is kept under its id, `None` for none; returns whether it was."""
+        """Save a plan if `known` is still the saved plan with its id, `None` for none; returns whether it was saved."""
         fields = self._plans.get(plan.id)
         if (None if fields is None else plan_from_json(fields)) != known:
             return False
@@ -73,22 +73,22 @@ class InMemoryPlanStorage(PlanStorageBase):
         return True
 
     async def delete_plan(self, plan_id: str) -> None:
-        """Forget a plan; nothing happens if there is none with this id."""
+        """Delete a plan; unknown ids are ignored."""
         self._plans.pop(plan_id, None)
 
     async def get_plans(self) -> list[Plan]:
-        """Return all plans, the oldest first."""
-        # Read anew each time: what callers do to their copies stays with them.
+        """Return all plans, oldest first."""
+        # Parsed each time: callers get copies of their own.
         return [plan_from_json(fields) for fields in self._plans.values()]
 
     async def get_plan(self, plan_id: str) -> Plan | None:
-        """Return a plan, `None` if there is none with this id."""
+        """Return a plan, `None` for an unknown id."""
         fields = self._plans.get(plan_id)
         return None if fields is None else plan_from_json(fields)
 
 
 def readable_plans(read_plan: Callable[[_SavedPlan], Plan], saved: Iterable[_SavedPlan]) -> list[Plan]:
-    """Return the plans that can be read: one that another version saved must not keep an owner from the others."""
+    """Return the readable plans: one saved by another version must not hide the others."""
     plans: list[Plan] = []
     unreadable = 0
     for saved_plan in saved:
@@ -111,6 +111,6 @@ def _check_plans(plans: object) -> dict[str, JSONObject]:
             is_plan = False
         else:
             is_plan = True
-        if not is_plan:  # raised here, since pydantic's error quotes what it refused
+        if not is_plan:  # raised here, since pydantic's error quotes the refused value
             raise SessionCorrupt(f"the plan {plan_id!r:.100} of a storage cannot be read")
     return plans

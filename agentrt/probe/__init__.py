@@ -1,6 +1,5 @@
-"""How long each layer takes: the protocol of probes, which are notified of an agent's layers, and `LayerTimes`."""
+"""How long each layer takes: `LayerTimes`, an observer that adds up the times of the layers of each reply."""
 
-from agentrt.chain import LayerCall, LayerOutcome, Probe
 from agentrt.probe.layer_times import LayerTime, LayerTimes
 
-__all__ = ["LayerCall", "LayerOutcome", "LayerTime", "LayerTimes", "Probe"]
+__all__ = ["LayerTime", "LayerTimes"]

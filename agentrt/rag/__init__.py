@@ -1,8 +1,8 @@
-"""Documents and other texts that can be searched: knowledge bases, their readers, and the stores that keep them."""
+"""Searchable documents and other texts: knowledge bases, readers and stores."""
 
 from typing import TYPE_CHECKING
 
-from agentrt.keywords import keep_old_names
+from agentrt._runtime.keywords import keep_old_names
 from agentrt.rag.document import Chunk, Chunker, Document, Section, SplitDocument
 from agentrt.rag.knowledge import KnowledgeBase, KnowledgeHit, KnowledgeHits, SimpleKnowledge, SyncReport
 from agentrt.rag.pdf_reader import PDFReader
@@ -36,5 +36,5 @@ __all__ = [
     "TextReader",
 ]
 
-if not TYPE_CHECKING:  # which would take any name for one of these
+if not TYPE_CHECKING:  # a type checker would accept any name
     __getattr__ = keep_old_names(__name__, SQLiteStore=SQLiteTextStore)

@@ -1,4 +1,4 @@
-"""What the stores that ship have in common: what they are called with is checked once, and here."""
+"""The base of the shipped stores: checks all arguments in one place."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ from agentrt.types import JSONObject
 
 __all__ = ["CheckedStore", "TextChange", "TextSelection"]
 
-_SECONDS_PER_TEXT = 0.002  # ten times what one takes where nothing else runs
+_SECONDS_PER_TEXT = 0.002  # ten times the time on an idle machine
 
 
 @dataclass(frozen=True, slots=True)
 class TextChange:
-    """What one `write` does, in the order of its fields."""
+    """The changes of one `write`, in the order of its fields."""
 
     delete_sources: list[str]
     delete: list[str]
@@ -38,20 +38,20 @@ class TextChange:
 
     @property
     def extra_seconds(self) -> float:
-        """How much longer it may take than other operations: a document is in whole, however many texts it has."""
+        """The extra time for it: a document is written as a whole, however many texts it has."""
         return len(self.put) * _SECONDS_PER_TEXT
 
 
 @dataclass(frozen=True, slots=True)
 class TextSelection:
-    """Which texts are asked for: at most `limit` of those whose metadata have all values of `where`."""
+    """A query: at most `limit` texts whose metadata have all values of `where`."""
 
     limit: int
     where: Mapping[str, str | int | float | bool | None]
 
 
 class CheckedStore(StoreBase):
-    """A store whose own methods are given what has been checked, and nothing that finds nothing."""
+    """A store whose private methods get checked arguments, and no empty queries."""
 
     _space: VectorSpace | None = None
 
@@ -95,7 +95,7 @@ class CheckedStore(StoreBase):
         self, owner: str, query: str, limit: int = 5, *, where: MetadataFilter | None = None
     ) -> list[TextMatch]:
         owner, selection = check_text_name("owner", owner), _selection(limit, where)
-        words: object = query  # what a model asks for may be anything
+        words: object = query  # a model may ask for anything
         terms = query_terms(words) if isinstance(words, str) else []
         return await self._search_terms(owner, terms, selection) if terms else []
 
@@ -127,11 +127,11 @@ class CheckedStore(StoreBase):
 
     @abstractmethod
     async def _search_terms(self, owner: str, terms: Sequence[str], selection: TextSelection) -> list[TextMatch]:
-        """Return the texts that have one of the terms, which are those of `query_terms`, and at least one."""
+        """Return the texts with at least one of the terms, which come from `query_terms` and are not empty."""
 
     @abstractmethod
     async def _search_vectors(self, owner: str, vector: Sequence[float], selection: TextSelection) -> list[TextMatch]:
-        """Return the texts with the nearest vectors; the vector is of this store's space, and has a direction."""
+        """Return the texts with the nearest vectors; the vector fits this store's space, and is not zero."""
 
     @abstractmethod
     async def _forget(self, owner: str) -> None: ...

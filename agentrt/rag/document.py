@@ -1,25 +1,25 @@
-"""Documents, and the pieces of them that a search can find."""
+"""Documents, and their searchable chunks."""
 
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from agentrt._runtime.options import check_whole
+from agentrt._runtime.representation import repr_by_settings
 from agentrt.errors import ConfigError
-from agentrt.keywords import suggest_keywords
-from agentrt.representation import repr_by_settings
 from agentrt.types import JSONObject
 
 __all__ = ["Chunk", "Chunker", "Document", "Section", "SplitDocument"]
 
 _MAX_CHUNK = 100_000  # characters
-# Where a chunk had better end, the best place first: before an empty line, a line, a sentence, a word.
+# The best ends of a chunk, in order: before an empty line, a line, a sentence, a word.
 _BOUNDARIES = tuple(map(re.compile, (r"\n[ \t]*\n", r"\n", r"[.!?](?=\s)|[。！？；]", r"\s")))
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a document, which begins at the character `start` and ends where the next one begins."""
+    """A part of a document, from the character `start` to the next section."""
 
     start: int
     heading: str = ""
@@ -49,26 +49,21 @@ class Chunk:
 
 
 SplitDocument = Callable[[Document], Sequence[Chunk]]
-"""How a document becomes chunks."""
+"""Splits a document into chunks."""
 
 
-@suggest_keywords(chunk_size="max_chars", size="max_chars", max_length="max_chars")
 class Chunker:
     """Splits a document into chunks of at most `max_chars` characters.
 
-    A chunk ends before a section, a paragraph, a line, a sentence or a word, the first of these that leaves it at least
-    `min_chars` long; only where there are none it is cut anywhere.
+    A chunk ends before a section, a paragraph, a line, a sentence or a word, the first of these that leaves at least
+    `min_chars`; without any of them, it is cut anywhere.
     """
 
     __repr__ = repr_by_settings
 
     def __init__(self, max_chars: int = 1_200, *, min_chars: int = 300) -> None:
-        sizes: tuple[tuple[str, object, int], ...] = (("max_chars", max_chars, 1), ("min_chars", min_chars, 0))
-        for name, value, least in sizes:
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_CHUNK:
-                raise ConfigError(
-                    f"Chunker({name}=...) must be a whole number from {least} to {_MAX_CHUNK:,}, not {value!r:.100}"
-                )
+        check_whole("Chunker(max_chars=...)", max_chars, most=_MAX_CHUNK)
+        check_whole("Chunker(min_chars=...)", min_chars, 0, _MAX_CHUNK)
         if min_chars >= max_chars:
             raise ConfigError(f"Chunker(min_chars={min_chars}) must be less than max_chars, which is {max_chars}")
         self.max_chars, self.min_chars = max_chars, min_chars
@@ -91,14 +86,14 @@ class Chunker:
 
     def _end(self, text: str, start: int, section_starts: list[int]) -> int:
         least, limit = start + self.min_chars, start + self.max_chars
-        # The first that begins within reach: two sections in one chunk would be found under the name of one.
+        # The first section start within reach: two sections in one chunk would be found under the name of one.
         place = bisect_right(section_starts, max(least - 1, start))
         if place < len(section_starts) and section_starts[place] <= limit:
             return section_starts[place]
         if limit >= len(text):
             return len(text)
         for boundary in _BOUNDARIES:
-            # Within the reach only, so that the time is that of one pass, whatever the text is.
+            # Only within reach, so that the total time is linear for any text.
             ends = [match.end() for match in boundary.finditer(text, max(least, start + 1), limit)]
             if ends:
                 return ends[-1]

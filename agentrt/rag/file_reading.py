@@ -1,4 +1,4 @@
-"""Files and folders, read in threads within limits."""
+"""Reads files and folders in threads, within limits."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from agentrt.database.worker_threads import Deadline, WorkerThreads
+from agentrt._runtime.database.worker_threads import Deadline, WorkerThreads
 from agentrt.errors import ReaderError
 from agentrt.rag.document import Document
 from agentrt.rag.readers import MAX_FILE_BYTES, ReaderBase
@@ -20,9 +20,9 @@ _MAX_FILES = 100_000
 
 
 class ReadFile(NamedTuple):
-    """A file's document, and a hash that changes when its bytes, or how they are read, change.
+    """A file's document, and a hash that changes with its bytes, or with the way of reading.
 
-    `document` is `None` where the hash is the one that is known.
+    `document` is `None` if the hash is already known.
     """
 
     document: Document | None
@@ -30,14 +30,14 @@ class ReadFile(NamedTuple):
 
 
 class FileReading:
-    """Reads files with the reader for the end of their name; `splitting` says how they are split afterwards."""
+    """Reads files with the reader for their suffix; `splitting` identifies the later splitting."""
 
     def __init__(self, readers: Mapping[str, ReaderBase], splitting: str) -> None:
         self._readers, self._splitting = readers, splitting
         self._threads = WorkerThreads(_MAX_READING_THREADS, _MAX_READING_SECONDS)
 
     async def read(self, path: Path, known: str | None = None) -> ReadFile:
-        """Return what is in the file; raises `ReaderError`, also for one that takes more than 60 seconds."""
+        """Return the file's content; raises `ReaderError`, also for one that takes more than 60 seconds."""
 
         def work(deadline: Deadline) -> ReadFile:
             reader = self._readers.get(path.suffix.lower())
@@ -63,15 +63,15 @@ class FileReading:
         raise ReaderError(f"{str(path)!r:.300} cannot be read: {reason}")
 
     async def list_files(self, folder: Path) -> list[str]:
-        """Return the paths of the files below the folder that there are readers for, parted by "/"; in their order.
+        """Return the paths of the readable files below the folder, separated by "/", in order.
 
-        Hidden ones are left out. Raises `ReaderError` for what is not a folder.
+        Hidden ones are skipped. Raises `ReaderError` for anything but a folder.
         """
 
         def work(deadline: Deadline) -> list[str]:
             files: list[str] = []
-            os.scandir(folder).close()  # raises what `os.walk` would hide
-            # Links to folders are not followed, since they may lead in circles.
+            os.scandir(folder).close()  # raises errors that `os.walk` would hide
+            # Links to folders are not followed, since they may form circles.
             for place, folders, names in os.walk(folder):
                 folders[:] = [name for name in folders if not name.startswith(".")]
                 paths = [Path(place, name) for name in names if not name.startswith(".")]
@@ -92,7 +92,7 @@ class FileReading:
 
 
 def _read_bytes(path: Path) -> bytes:
-    # Without waiting for the other end of a pipe, which a file may be.
+    # Without blocking: the file may be a pipe.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode):
@@ -100,4 +100,4 @@ def _read_bytes(path: Path) -> bytes:
         if about.st_size > MAX_FILE_BYTES:
             size, largest = about.st_size // 1_000_000, MAX_FILE_BYTES // 1_000_000
             raise ReaderError(f"{str(path)!r:.300} has {size:,} MB, and at most {largest} are read: split it")
-        return file.read(MAX_FILE_BYTES)  # one that grows meanwhile is cut
+        return file.read(MAX_FILE_BYTES)  # a growing file is cut

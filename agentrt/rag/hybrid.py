@@ -1,4 +1,4 @@
-"""Texts found by their words and by what they mean: two rankings, joined into one."""
+"""Hybrid search: the rankings by words and by meaning, joined into one."""
 
 import logging
 from collections.abc import Sequence
@@ -7,36 +7,36 @@ from typing import Any
 
 import anyio
 
+from agentrt._runtime.text import repr_of
 from agentrt.embedding import EmbeddingModelBase, Vector
 from agentrt.errors import ConfigError
 from agentrt.rag.progress import ProgressCount
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch, check_limit
-from agentrt.text import repr_of
 
 __all__ = ["FoundTexts", "add_vectors", "search_texts", "use_embedding"]
 
 _logger = logging.getLogger("agentrt")
 _MAX_QUERY_SECONDS = 4.0  # a reply waits for a search
-_MAX_QUERY_LENGTH = 4_000  # characters; what a question asks for is said by then
-# Of each ranking, at least so many texts, or so many times the limit: what is well placed in both is to be found, even
-# where it is first in none, and what one of them has far down is not to count as if the other alone had found it.
+_MAX_QUERY_LENGTH = 4_000  # characters; a question is clear by then
+# The candidates of each ranking, as a minimum and as a multiple of the limit: texts placed well in both have to be
+# found, even if first in neither, and a low place in one ranking is not the same as none.
 _MIN_RANKING = 100
 _DEPTH = 4
 _MAX_RANKING = 10_000
-# By how little the first ranks differ. That of the paper which proposed the method, and of most who use it.
+# The constant of reciprocal rank fusion, from the original paper: larger values flatten the first ranks.
 _RANK_CONSTANT = 60
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTexts:
-    """What a search has found; `failure` says what kept it from looking for more than words, if anything did."""
+    """The result of a search; `failure` says why it used words alone, if it did."""
 
     matches: list[TextMatch]
     failure: str = ""
 
 
 def use_embedding(place: str, embedding: object, store: Any) -> None:
-    """Have the store keep vectors of this model; raises `ConfigError` where it cannot."""
+    """Prepare the store for vectors of this model; raises `ConfigError` if it cannot keep them."""
     if embedding is None:
         return
     if not isinstance(embedding, EmbeddingModelBase):
@@ -54,9 +54,9 @@ def use_embedding(place: str, embedding: object, store: Any) -> None:
 async def add_vectors(
     embedding: EmbeddingModelBase | None, texts: Sequence[StoredText], progress: ProgressCount | None = None
 ) -> list[StoredText]:
-    """Return the texts with their vectors, and count them; raises what the model raises."""
+    """Return the texts with their vectors, and count them; raises the model's errors."""
     is_watched = progress is not None and progress.is_watched
-    # Where nobody watches, the model makes its batches by itself.
+    # Without a listener, the model makes its own batches.
     size = embedding.batch_size if embedding is not None and is_watched else len(texts)
     vectors: dict[str, Sequence[float]] = {}
     for start in range(0, len(texts), size or 1):
@@ -78,15 +78,15 @@ async def search_texts(
     limit: int,
     **options: MetadataFilter | None,
 ) -> FoundTexts:
-    """Return the texts that fit the query best, by words and, with an embedding, by vectors; the best first.
+    """Return the texts that fit the query best, by words and, with an embedding, by vectors; best first.
 
-    Where the embedding fails, or takes more than four seconds, words alone have to do, and a warning is logged.
+    If the embedding fails, or takes more than four seconds, words alone are used, and a warning is logged.
     """
     if embedding is None:
         return FoundTexts(await store.search_text(owner, query, limit, **options))
     depth = min(max(check_limit("limit", limit) * _DEPTH, _MIN_RANKING), _MAX_RANKING)
     by_words: list[TextMatch] = await store.search_text(owner, query, depth, **options)
-    question: object = query  # what a model asks for may be anything
+    question: object = query  # a model may ask for anything
     if not isinstance(question, str) or not question.strip():
         return FoundTexts(by_words[:limit])
     vector, failure = await _try_to_embed(embedding, question)
@@ -103,14 +103,14 @@ async def _try_to_embed(embedding: EmbeddingModelBase, query: str) -> tuple[Vect
         try:
             return (await embedding([query[:_MAX_QUERY_LENGTH]], are_queries=True)).embeddings[0], ""
         except Exception as error:  # noqa: BLE001  # the boundary to a model, which may be the user's own
-            failure = type(error).__name__  # and not its text, which may hold what was asked
+            failure = type(error).__name__  # not its text, which may quote the query
     return None, failure
 
 
 def _join_by_ranks(rankings: Sequence[tuple[Sequence[TextMatch], float]]) -> list[TextMatch]:
-    """Return the texts of all rankings, each with its weight, scored by their ranks alone.
+    """Return the texts of all rankings, each with its weight, scored by rank alone.
 
-    Scores of words and of vectors do not compare.
+    Scores of words and of vectors are not comparable.
     """
     scores: dict[str, float] = {}
     texts: dict[str, StoredText] = {}
@@ -118,5 +118,5 @@ def _join_by_ranks(rankings: Sequence[tuple[Sequence[TextMatch], float]]) -> lis
         for rank, match in enumerate(ranking, 1):
             scores[match.text.id] = scores.get(match.text.id, 0.0) + weight / (_RANK_CONSTANT + rank)
             texts[match.text.id] = match.text
-    # Of equals, the id decides, as in the stores.
+    # Ties are broken by id, as in the stores.
     return [TextMatch(texts[id], scores[id]) for id in sorted(scores, key=lambda id: (-scores[id], id))]

@@ -1,4 +1,4 @@
-"""Knowledge: documents that are found again by what is asked."""
+"""Knowledge bases: documents that are found by questions."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -9,32 +9,31 @@ from typing import Any
 
 from anyio import to_thread
 
-from agentrt.block import TextBlock
+from agentrt._runtime.block import TextBlock
+from agentrt._runtime.representation import repr_by_settings
+from agentrt._runtime.text import repr_of, repr_with_module, whole_characters
 from agentrt.embedding import EmbeddingModelBase
 from agentrt.errors import ConfigError, ReaderError, StoreError, UsageError
-from agentrt.keywords import suggest_keywords
 from agentrt.rag.document import Chunker, Document, SplitDocument
 from agentrt.rag.file_reading import FileReading
 from agentrt.rag.hybrid import FoundTexts, add_vectors, search_texts, use_embedding
 from agentrt.rag.progress import OnProgress, ProgressCount
 from agentrt.rag.readers import MarkdownReader, ReaderBase, TextReader
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch, check_texts
-from agentrt.representation import repr_by_settings
-from agentrt.text import repr_of, repr_with_module, whole_characters
 from agentrt.types import JSONObject, ToolResponse
 
 __all__ = ["KnowledgeBase", "KnowledgeHit", "KnowledgeHits", "SimpleKnowledge", "SyncReport"]
 
-_CHUNK = "chunk"  # what the metadata of a stored text say of its place
-_MAX_HEADING = 1_000  # characters of a heading or a title, which each chunk has with it
-_MAX_CHUNKS_AT_ONCE = 500  # in one write, unless one document has more
+_CHUNK = "chunk"  # the key of a chunk's place in its metadata
+_MAX_HEADING = 1_000  # characters of a heading or a title, which every chunk stores
+_MAX_CHUNKS_AT_ONCE = 500  # per write, unless one document has more
 
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeHit:
-    """A chunk that a search has found: its text, and where it stands in which document of which knowledge base.
+    """A chunk found by a search: its text, and its place, document and knowledge base.
 
-    Scores are higher for better hits, and compare within one search only.
+    Scores are higher for better hits, and comparable only within one search.
     """
 
     knowledge_base: str
@@ -50,15 +49,15 @@ class KnowledgeHit:
 
     @property
     def place(self) -> str:
-        """The document with the heading and the page, as a reader would look it up."""
+        """The document with the heading and the page, as a citation."""
         parts = [self.document, self.heading, "" if self.page is None else f"page {self.page}"]
         return ", ".join(part for part in parts if part)
 
 
 class KnowledgeHits(list[KnowledgeHit]):
-    """What a search has found, the best first.
+    """The hits of a search, best first.
 
-    `failure` is empty, or says why an embedding failed, so that these were found by their words alone.
+    `failure` is empty, or says why the embedding failed, so that words alone were used.
     """
 
     def __init__(self, hits: Iterable[KnowledgeHit] = (), failure: str = "") -> None:
@@ -68,7 +67,7 @@ class KnowledgeHits(list[KnowledgeHit]):
 
 @dataclass(slots=True)
 class SyncReport:
-    """What a sync has done, by the ids of documents; `failed` has the errors of files that could not be read."""
+    """The changes of a sync, by the ids of documents; `failed` has the errors of unreadable files."""
 
     added: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -77,13 +76,12 @@ class SyncReport:
     failed: dict[str, ReaderError] = field(default_factory=dict)
 
 
-@suggest_keywords(embedding_store="store", embedding_model="embedding", chunk_size="chunker", splitter="chunker")
 class KnowledgeBase:
-    """Documents in a store, under a name that is its own there; `description` tells a model what they are about.
+    """Documents in a store, under a unique name; `description` tells a model what they are about.
 
-    They are split into chunks, which are found by their words, and with an `embedding` by what they mean as well. A
-    document is in whole or not at all, whatever is killed when. `readers` are for further kinds of files, such as
-    `PDFReader()`, or in place of those for text and Markdown.
+    They are split into chunks, which are found by their words, and with an `embedding` by meaning as well. A document
+    is stored completely or not at all, even if the process is killed. `readers` are for further kinds of files, such as
+    `PDFReader()`, or replace those for text and Markdown.
     """
 
     __repr__ = repr_by_settings
@@ -118,9 +116,9 @@ class KnowledgeBase:
         use_embedding("KnowledgeBase(embedding=...)", embedding, store)
         self.name, self.description, self.store, self.embedding = name, description, store, embedding
         self.chunker = Chunker() if chunker is None else chunker
-        # A word before the name, so that what a memory keeps in the same store for a user of that name is apart.
+        # A prefix, so that the memory of a user with the same name stays separate in the same store.
         self._owner = f"knowledge/{name}"
-        # What a document is indexed with: with another chunker or embedding, it is to be indexed anew.
+        # The index settings: with another chunker or embedding, a document is indexed again.
         self._indexing = repr_of(self.chunker)
         if embedding is not None:
             self._indexing += f" {embedding.model} {embedding.dimensions}"
@@ -128,7 +126,7 @@ class KnowledgeBase:
         self.readers = list(readers)
 
     async def add(self, document: Document | str | os.PathLike[str], *, on_progress: OnProgress | None = None) -> bool:
-        """Index a document, or the file at that path, in place of one with its id; returns whether anything changed.
+        """Index a document, or the file at that path, replacing one with its id; returns whether anything changed.
 
         `on_progress` is called as in `sync`.
         """
@@ -147,17 +145,17 @@ class KnowledgeBase:
         return await self._put_if_new(replace(file.document, id=document_id), file.fingerprint, progress)
 
     async def sync(self, folder: str | os.PathLike[str], *, on_progress: OnProgress | None = None) -> SyncReport:
-        """Index the files below the folder that are new or have changed, and forget those that are gone.
+        """Index new and changed files below the folder, and delete those that are gone.
 
-        The id of a document is the name of the folder with the path inside of it, as in "docs/start.md". Hidden files
-        are left out. A file that cannot be read is in the report, and what was known of it stays.
+        The id of a document is the name of the folder with the path inside it, as in "docs/start.md". Hidden files
+        are skipped. A file that cannot be read is in the report, and its old chunks stay.
 
         `on_progress` is called with an `IndexProgress` after each file and each batch of chunks;
         `agentrt.console.ProgressBar` draws it.
         """
         root = _as_path(folder, "sync() takes the path of a folder").absolute()
         files = await self._files.list_files(root)
-        # What was added by itself is not the folder's to forget.
+        # Documents added separately do not belong to the folder.
         known = {
             document: str(metadata.get(_CHUNK, {}).get("fingerprint"))
             for document, metadata in (await self.store.list_sources(self._owner)).items()
@@ -170,7 +168,7 @@ class KnowledgeBase:
             before = known.pop(document_id, None)
             try:
                 read = await self._files.read(root / file, before)
-                # Its bytes are those of the last time, so that it was not even parsed.
+                # Its bytes are unchanged, so it was not even parsed.
                 if read.document is None:
                     report.unchanged.append(document_id)
                     progress.add_document(document_id)
@@ -182,7 +180,7 @@ class KnowledgeBase:
                 progress.add_document(document_id)
                 continue
             progress.add_document(document_id, len(texts))
-            # Of an empty document nothing is kept, so that it is always new.
+            # Nothing is stored of an empty document, so it always counts as new.
             if before is None and not texts:
                 report.unchanged.append(document_id)
                 continue
@@ -202,10 +200,10 @@ class KnowledgeBase:
         *,
         where: MetadataFilter | None = None,
     ) -> KnowledgeHits:
-        """Return the chunks that fit the query best; `where` compares the metadata of their documents.
+        """Return the chunks that fit the query best; `where` filters by the metadata of their documents.
 
-        With a `score_threshold`, for which an embedding is needed, chunks are found by what they mean alone, and those
-        whose scores, from -1 to 1, are below it are left out. Without one, an embedding that fails leaves the words.
+        With a `score_threshold`, which needs an embedding, chunks are found by meaning alone, and those
+        with scores, from -1 to 1, below it are left out. Without one, words alone are used if the embedding fails.
         """
         if score_threshold is None:
             found = await search_texts(self.store, self.embedding, self._owner, query, limit, where=where)
@@ -214,14 +212,14 @@ class KnowledgeBase:
         return KnowledgeHits(map(self._hit, found.matches), found.failure)
 
     async def delete(self, document_id: str) -> None:
-        """Forget the document; one that is not there changes nothing."""
+        """Delete the document; unknown ids are ignored."""
         await self.store.write(self._owner, delete_sources=[document_id])
 
     async def documents(self) -> list[str]:
         """Return the ids of the documents, in their order."""
         return sorted(await self.store.list_sources(self._owner))
 
-    # What follows is for programs that were written for these names.
+    # The following names serve programs written for AgentScope.
 
     async def retrieve(self, query: str, limit: int = 5, score_threshold: float | None = None) -> KnowledgeHits:
         """Do what `search` does."""
@@ -249,12 +247,12 @@ class KnowledgeBase:
     async def _put_if_new(self, document: Document, fingerprint: str, progress: ProgressCount) -> bool:
         texts = await to_thread.run_sync(self._texts, document, fingerprint, None)
         current = await self._fingerprint_of(document.id)
-        # Of an empty document nothing is kept, so that it is always new.
+        # Nothing is stored of an empty document, so it always counts as new.
         if current == fingerprint or (current is None and not texts):
             progress.add_document(document.id)
             return False
         progress.add_document(document.id, len(texts))
-        # Before the write, so that where it fails, what was there before stays.
+        # Before the write, so that the old document stays if it fails.
         texts = await add_vectors(self.embedding, texts, progress)
         await self.store.write(self._owner, texts, delete_sources=[document.id])
         return True
@@ -272,12 +270,12 @@ class KnowledgeBase:
         return [match for match in matches if match.score >= threshold]
 
     async def _fingerprint_of(self, document_id: str) -> str | None:
-        # Every chunk has it, and a document that is there has a first one.
+        # Every chunk has it, and every stored document has a first chunk.
         first = await self.store.get(self._owner, [_chunk_id(document_id, 0)])
         return first[0].metadata.get(_CHUNK, {}).get("fingerprint") if first else None
 
     def _texts(self, document: Document, fingerprint: str, folder: str | None) -> list[StoredText]:
-        """Return the chunks as they are stored; raises `ReaderError` for a document that cannot be."""
+        """Return the chunks as stored texts; raises `ReaderError` for a document that cannot be stored."""
         values = (document.id, document.text, document.title)
         if not all(isinstance(value, str) for value in values) or not document.id:
             raise ReaderError(f"id, text and title of a document must be str, and its id not empty: {document!r:.200}")
@@ -301,14 +299,14 @@ class KnowledgeBase:
                     chunk.text,
                     document.id,
                     {**document.metadata, _CHUNK: place},
-                    # By its headings too, since a paragraph need not say again what it is about.
+                    # Found by its headings too, since a paragraph need not repeat its subject.
                     keywords=f"{title} {heading}",
                 )
             )
         return texts
 
     def _storable_texts(self, document: Document, fingerprint: str, folder: str) -> list[StoredText]:
-        """Do the same; raises `ReaderError` for what stores refuse, who would refuse the whole batch with it."""
+        """Do the same; raises `ReaderError` for texts that stores refuse, since they would refuse the whole batch."""
         texts = self._texts(document, fingerprint, folder)
         try:
             check_texts(texts)
@@ -334,12 +332,12 @@ class KnowledgeBase:
 
 
 class SimpleKnowledge(KnowledgeBase):
-    """A `KnowledgeBase`, by the name that it had in AgentScope."""
+    """A `KnowledgeBase`, under its name in AgentScope."""
 
 
-# A write costs some milliseconds whatever is in it, and a folder may have thousands of small files.
+# Every write costs some milliseconds, and a folder may have thousands of small files.
 class _Batch:
-    """Documents on their way into a store, several of them in one write."""
+    """Collects documents for a store, several per write."""
 
     def __init__(
         self, store: StoreBase, owner: str, embedding: EmbeddingModelBase | None, progress: ProgressCount
@@ -349,14 +347,14 @@ class _Batch:
         self._sources: list[str] = []
 
     async def put(self, source: str, texts: Sequence[StoredText]) -> None:
-        """Replace what there is of the source."""
+        """Replace the texts of the source."""
         self._sources.append(source)
         self._texts += texts
         if len(self._texts) >= _MAX_CHUNKS_AT_ONCE:
             await self.write()
 
     async def write(self) -> None:
-        # Taken before the write: what a failed one leaves is read again by the next sync.
+        # Cleared before the write: after a failure, the next sync reads the documents again.
         texts, sources = self._texts, self._sources
         self._texts, self._sources = [], []
         if sources:

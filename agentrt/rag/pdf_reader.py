@@ -5,36 +5,32 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from agentrt.errors import ConfigError, ReaderError
-from agentrt.keywords import suggest_keywords
+from agentrt._runtime.options import check_whole, import_extra
+from agentrt.errors import ReaderError
 from agentrt.rag.document import Document, Section
 from agentrt.rag.readers import ReaderBase
 
 __all__ = ["PDFReader"]
 
-# So that a chunk that spans two pages has the end of a paragraph there.
+# So that a chunk across two pages has a paragraph break there.
 _PAGE_BREAK = "\n\n"
 
 
-@suggest_keywords()
 class PDFReader(ReaderBase):
-    """Reads the text of a PDF of at most `max_pages` pages, each of which is a section. Needs the extra `rag`."""
+    """Reads the text of a PDF of at most `max_pages` pages; each page is a section. Needs the extra `rag`."""
 
     suffixes = (".pdf",)
 
     def __init__(self, *, max_pages: int = 2_000) -> None:
-        limit: object = max_pages
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ConfigError(f"PDFReader(max_pages=...) must be a whole number of at least 1, not {limit!r:.100}")
-        _import_pypdf()
-        self.max_pages = max_pages
+        self.max_pages = check_whole("PDFReader(max_pages=...)", max_pages)
+        import_extra("PDFReader", "rag", "pypdf")
 
     def parse(self, data: bytes, path: Path, is_over: Callable[[], bool]) -> Document:
         file = f"{str(path)!r:.300}"
-        pypdf = _import_pypdf()
+        pypdf = import_extra("PDFReader", "rag", "pypdf")
         try:
             pdf = pypdf.PdfReader(io.BytesIO(data))
-            # A PDF may be encrypted with an empty password, which everyone has.
+            # A PDF may be encrypted with an empty password.
             if pdf.is_encrypted and not pdf.decrypt(""):
                 raise ReaderError(f"{file} is encrypted: save a copy of it without a password")
             pages = len(pdf.pages)
@@ -42,7 +38,7 @@ class PDFReader(ReaderBase):
         except ReaderError:
             raise
         except Exception as error:
-            # pypdf raises errors of many kinds for damaged files, and needs a further package for some encryptions.
+            # pypdf raises many kinds of errors for damaged files, and needs another package for some encryptions.
             raise ReaderError(
                 f"{file} cannot be read as a PDF ({type(error).__name__}): check that it opens, or save a copy of it"
             ) from error
@@ -72,11 +68,3 @@ def _page_texts(pdf: Any, file: str, is_over: Callable[[], bool]) -> Iterator[st
                 f"page {number} of {file} cannot be read ({type(error).__name__}): save a copy of the file, or leave "
                 f"that page out"
             ) from error
-
-
-def _import_pypdf() -> Any:
-    try:
-        import pypdf
-    except ImportError as error:
-        raise ConfigError('PDFReader needs the package pypdf: pip install "agentrt[rag]"') from error
-    return pypdf

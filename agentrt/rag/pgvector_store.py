@@ -8,23 +8,22 @@ from typing import Any, TypeVar
 from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 
-from agentrt.database.operations import DatabaseError, OperationQueue
-from agentrt.database.postgres import PostgresConnections, check_postgres_options
+from agentrt._runtime.database.operations import DatabaseError, OperationQueue
+from agentrt._runtime.database.postgres import PostgresConnections, check_postgres_options
+from agentrt._runtime.representation import never_raises
 from agentrt.errors import StoreError
-from agentrt.keywords import suggest_keywords
 from agentrt.rag.checked_store import CheckedStore, TextChange, TextSelection
 from agentrt.rag.search_terms import index_terms
 from agentrt.rag.store import StoredText, TextMatch, VectorSpace, check_text_name
-from agentrt.representation import never_raises
 from agentrt.types import JSONObject
 
 __all__ = ["PgVectorStore"]
 
 _StoreResult = TypeVar("_StoreResult")
-_MAX_INDEXED = 400_000  # characters of the words of one; an index entry has at most a megabyte
+_MAX_INDEXED = 400_000  # characters of the words of one text; an index entry has at most a megabyte
 
 # Texts and metadata are bytes, since TEXT cannot hold every character. The dictionary has no stop
-# words: what is said by nothing else is found by them.
+# words: some texts are found only by them.
 _RAG_MIGRATIONS = [
     """
     CREATE TABLE {schema}.rag_texts (
@@ -62,7 +61,7 @@ _VECTOR_TABLE = """
 _TEXT_COLUMNS = "id, text, source, metadata, created_at, ended_at"
 _CURRENT = "owner = %(owner)s AND ended_at IS NULL"
 _TEXT_STATEMENTS = {
-    # One writer for each owner at a time: two that put one id would else meet in the index.
+    # One writer per owner at a time: otherwise two that put one id would collide in the index.
     "lock": "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))",
     "delete_sources": "DELETE FROM {schema}.rag_texts WHERE owner = %s AND source = ANY(%s)",
     "delete": "DELETE FROM {schema}.rag_texts WHERE owner = %s AND id = ANY(%s)",
@@ -94,7 +93,7 @@ _TEXT_STATEMENTS = {
     """,
     "drop_space": "DELETE FROM {schema}.rag_vector_space",
     "put_space": "INSERT INTO {schema}.rag_vector_space VALUES (%s, %s)",
-    # BM25, but of a word's number the sum of 1/n² stands for it, which `ts_rank` gives, and which grows as little.
+    # BM25, but with the sum of 1/n² from `ts_rank` in place of a word's count; it grows as slowly.
     # Rounded, since a sum depends on its order in the last digits.
     "search": f"""
         WITH found AS MATERIALIZED (
@@ -123,14 +122,13 @@ _TEXT_STATEMENTS = {
 }
 
 
-@suggest_keywords(dsn="url", conninfo="url", connection_string="url", prefix="schema")
 class PgVectorStore(CheckedStore):
     """Keeps texts in the PostgreSQL database at `url`, in tables of `schema`, with the extra `pgvector`.
 
     For an embedding, the server needs the extension vector. Any number of machines may use the database, at most
-    `pool_size` connections at a time each, from threads. The tables are made and migrated at the first use. Vectors are
-    compared one by one, so that the nearest are found for certain. `async with store` closes the connections at the
-    end; `aclose` does the same.
+    `pool_size` connections at a time each, from threads. The tables are created and migrated at the first use. Vectors
+    are compared one by one, so the search is exact. `async with store` closes the connections at the end; `aclose` does
+    the same.
     """
 
     def __init__(self, url: str, *, schema: str = "agentrt", pool_size: int = 8) -> None:
@@ -162,7 +160,7 @@ class PgVectorStore(CheckedStore):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections that are not in use; the next operation opens new ones."""
+        """Close idle connections; the next operation opens new ones."""
         await to_thread.run_sync(self._database.close)
 
     def use_vectors(self, model: str, dimensions: int) -> None:
@@ -211,7 +209,7 @@ class PgVectorStore(CheckedStore):
         values = _as_values(owner, selection)
 
         def work(connection: Any) -> list[TextMatch]:
-            # They are letters and digits, of which nothing is an operator.
+            # They are letters and digits, without operators.
             stems = connection.execute(
                 f"SELECT DISTINCT to_tsquery('{self._config}', term)::text FROM unnest(%s::text[]) AS term",
                 [[f"{term[:-1]}:*" if term.endswith("*") else term for term in terms]],
@@ -270,7 +268,7 @@ class PgVectorStore(CheckedStore):
         if connection.execute(name).fetchone() is None:
             raise StoreError(f"{self!r} cannot keep vectors: install the extension vector (pgvector) on that server")
         with connection.transaction():
-            # Two that make an extension at once would fail.
+            # Two processes that create an extension at the same time would fail.
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('agentrt vector'))")
             connection.execute(_VECTOR_TABLE.format(schema=self._schema))
 
@@ -319,7 +317,7 @@ def _as_values(owner: str, selection: TextSelection) -> dict[str, Any]:
 
 
 def _as_filters(metadata: Mapping[str, Any]) -> str:
-    # TEXT has no null character, so that another one has to stand for it on both sides.
+    # TEXT cannot hold a null character, so both sides replace it by another one.
     return json.dumps(dict(metadata)).replace("\\u0000", "\\ufffd")
 
 

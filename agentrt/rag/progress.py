@@ -1,4 +1,4 @@
-"""How far the indexing of documents has come."""
+"""The progress of indexing documents."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ __all__ = ["IndexProgress", "OnProgress", "ProgressCount"]
 
 @dataclass(frozen=True, slots=True)
 class IndexProgress:
-    """How many of the documents have been read, and how many of the chunks found in them have been embedded.
+    """The number of documents read, and of their chunks embedded so far.
 
-    `document` is the one that was read last. `total_chunks` grows as long as documents are being read; one that has not
-    changed has none.
+    `document` is the last one read. `total_chunks` grows while documents are being read; an unchanged
+    document has none.
     """
 
     document: str
@@ -28,7 +28,7 @@ OnProgress = Callable[[IndexProgress], object]
 
 
 class ProgressCount:
-    """Counts, and tells a function after each step; what that raises stops the indexing."""
+    """Counts, and calls a function after each step, whose errors stop the indexing."""
 
     def __init__(self, owner: str, on_progress: OnProgress | None, total: int) -> None:
         function: object = on_progress
@@ -41,11 +41,11 @@ class ProgressCount:
 
     @property
     def is_watched(self) -> bool:
-        """Whether there is a function to tell."""
+        """Whether there is a function to call."""
         return self._on_progress is not None
 
     def add_document(self, document: str, chunks: int = 0) -> None:
-        """Count a document that was read, with the chunks that are to be embedded."""
+        """Count a read document, with its chunks to embed."""
         self._document = document
         self._documents += 1
         self._total_chunks += chunks

@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
+from agentrt._runtime.representation import repr_by_settings
 from agentrt.errors import ConfigError, ReaderError
-from agentrt.keywords import suggest_keywords
 from agentrt.rag.document import Document, Section
-from agentrt.representation import repr_by_settings
 
 __all__ = ["MAX_FILE_BYTES", "MarkdownReader", "ReaderBase", "TextReader"]
 
 MAX_FILE_BYTES = 50_000_000
-"""The size of the largest file that is read."""
+"""The maximum size of a file, in bytes."""
 
 _HEADING = re.compile(r"(#{1,6})[ \t]+")
 _CODE_FENCE = re.compile(r" {0,3}(```+|~~~+)")
@@ -23,7 +22,7 @@ _FRONT_MATTER = re.compile(r"---\n.*?\n---\n", re.DOTALL)
 
 
 class ReaderBase(ABC):
-    """Makes a document of the bytes of a file; `suffixes` are the ends of names, in small letters, that it is for."""
+    """Makes a document from the bytes of a file; `suffixes` are the supported suffixes, in lower case."""
 
     suffixes: ClassVar[tuple[str, ...]] = ()
 
@@ -33,12 +32,11 @@ class ReaderBase(ABC):
     def parse(self, data: bytes, path: Path, is_over: Callable[[], bool]) -> Document:
         """Return the document, whose id is the path; runs in a thread.
 
-        Raises `ReaderError` for what cannot be read. Work that takes long asks `is_over()` now and then, and raises
-        `TimeoutError` when its time is over.
+        Raises `ReaderError` for a file that cannot be read. Long work checks `is_over()` now and then, and raises
+        `TimeoutError` at the deadline.
         """
 
 
-@suggest_keywords()
 class TextReader(ReaderBase):
     """Reads plain text, in UTF-8 unless told otherwise."""
 
@@ -58,7 +56,7 @@ class TextReader(ReaderBase):
         return Document(str(path), self._decode(data, path), path.stem)
 
     def _decode(self, data: bytes, path: Path) -> str:
-        # Text never has a zero byte; of UTF-16, nearly every second one is.
+        # Text never has a zero byte; in UTF-16, nearly every second byte is zero.
         if b"\0" in data and not self.encoding.lower().startswith(("utf-16", "utf16", "utf-32", "utf32")):
             raise ReaderError(
                 f"{str(path)!r:.300} is not text, or is UTF-16: it has zero bytes; for UTF-16, read it with "
@@ -71,11 +69,11 @@ class TextReader(ReaderBase):
             raise ReaderError(
                 f"{str(path)!r:.300} is not in {self.encoding}, see {place}: name its encoding, as in "
                 f"{type(self).__name__}(encoding='gb18030'), or save it as UTF-8"
-            ) from None  # its text has the bytes
+            ) from None  # its text quotes the bytes
 
 
 class MarkdownReader(TextReader):
-    """Reads Markdown: the title is the first heading, and a section begins at each."""
+    """Reads Markdown: the title is the first heading, and each heading starts a section."""
 
     suffixes = (".md", ".markdown")
 
@@ -87,7 +85,7 @@ class MarkdownReader(TextReader):
 
 
 def _sections(text: str) -> Iterator[Section]:
-    """Yield a section for each heading outside of code, named by the headings that it is under."""
+    """Yield a section for each heading outside code, named by its path of headings."""
     front = _FRONT_MATTER.match(text)
     place = front.end() if front else 0
     path: list[tuple[int, str]] = []
@@ -95,7 +93,7 @@ def _sections(text: str) -> Iterator[Section]:
     for line in text[place:].splitlines(keepends=True):
         mark = _CODE_FENCE.match(line)
         if mark:
-            # A fence is closed by one of its kind, and of its length at least.
+            # A fence is closed by one of its kind, at least as long.
             if not fence:
                 fence = mark[1]
             elif mark[1].startswith(fence):
@@ -109,7 +107,7 @@ def _sections(text: str) -> Iterator[Section]:
 
 
 def _heading_text(mark: re.Match[str]) -> str:
-    """Return the text of a heading without its closing marks, which follow a space: "C#" keeps its own."""
+    """Return the text of a heading without closing marks, which follow a space: "C#" keeps its own."""
     text = mark.string[mark.end() :]
     title = text.rstrip("#")
     return text if title and title == title.rstrip() else title.rstrip()

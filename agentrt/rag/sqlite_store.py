@@ -10,10 +10,9 @@ from itertools import accumulate
 from time import time_ns
 from typing import Any
 
-from agentrt.database.sqlite import SQLiteConnection, SQLiteDatabase
+from agentrt._runtime.database.sqlite import SQLiteConnection, SQLiteDatabase
 from agentrt.embedding import Vector
 from agentrt.errors import ConfigError
-from agentrt.keywords import suggest_keywords
 from agentrt.rag.checked_store import CheckedStore, TextChange, TextSelection
 from agentrt.rag.search_terms import index_terms
 from agentrt.rag.store import StoredText, TextMatch, VectorSpace
@@ -22,8 +21,8 @@ from agentrt.types import JSONObject
 __all__ = ["SQLiteTextStore"]
 
 _COLUMNS = "id, text, source, metadata, created_at, ended_at"
-# Several versions may have one id; only the current one, which has no end, is in the index and has a vector. The
-# numbers of an owner's texts are side by side, so that a search looks at them and at nobody else's.
+# Several versions may share an id; only the current one, which has no end, is in the index and has a vector. The
+# numbers of an owner's texts are contiguous, so that a search visits only these.
 _TEXT_TABLES = """
 CREATE TABLE rag_owners (place INTEGER PRIMARY KEY, owner TEXT NOT NULL UNIQUE);
 CREATE TABLE rag_texts (
@@ -38,17 +37,17 @@ CREATE TABLE rag_vectors (number INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TABLE rag_vector_space (model TEXT NOT NULL, dimensions INTEGER NOT NULL)"""
 _NUMBERS_OF_OWNER = 1 << 32
 _KEPT_SPACE = "SELECT model, dimensions FROM rag_vector_space WHERE EXISTS (SELECT 1 FROM rag_vectors)"
-# Of the indexes this one alone has all that is asked for.
+# Only this index has all the columns.
 _COUNT_TEXTS = "SELECT count(*) FROM rag_texts INDEXED BY rag_current_texts WHERE owner = :owner AND ended_at IS NULL"
 _COUNT_TEXTS_WITH_TERM = """
 SELECT count(*) FROM (
     SELECT 1 FROM rag_terms WHERE rag_terms MATCH :wanted AND rowid BETWEEN :first AND :last LIMIT :budget
 )
 """
-# So often may the words of a query be in the texts that are scored, or half as often as there are texts, if that is
+# The budget of matches to score: this number, or half the number of texts, if that is
 # more: scoring one takes fifteen times as long as finding it.
 _MAX_SCORED_WORDS = 10_000
-# Only the best are read: `CROSS` and `+` keep SQLite from beginning with all texts of the owner.
+# Only the best are read: `CROSS` and `+` keep SQLite from starting with all texts of the owner.
 _BEST_TEXTS = f"""
 SELECT {_COLUMNS}, score FROM (
     SELECT {{number}} AS best, {{score}} AS score FROM {{table}} WHERE {{match}}
@@ -62,12 +61,12 @@ SELECT {_COLUMNS}, score FROM (
     WHERE {{match}} AND {{condition}} ORDER BY score DESC, id LIMIT :limit
 ) CROSS JOIN rag_texts ON number = best WHERE +owner = :owner ORDER BY score DESC, id
 """
-_BATCH = 500  # ids in one statement; some builds of SQLite take no more than 999 values
+_BATCH = 500  # ids per statement; some builds of SQLite take at most 999 values
 
 
 @dataclass(frozen=True)
 class _TextIndex:
-    """An index of texts by their numbers, and how it scores what matches `:wanted`."""
+    """An index of texts by their numbers, and its score of a match of `:wanted`."""
 
     table: str
     number: str
@@ -76,23 +75,22 @@ class _TextIndex:
 
 
 _WORD_INDEX = _TextIndex("rag_terms", "rag_terms.rowid", "-bm25(rag_terms)", "rag_terms MATCH :wanted")
-# A plain table, so that a program without the extension can still delete what is in it.
+# A plain table, so that a program without the extension can still delete its rows.
 _VECTOR_INDEX = _TextIndex(
     "rag_vectors", "rag_vectors.number", "1 - vec_distance_cosine(vec_int8(vector), vec_int8(:wanted))", "1"
 )
 
 
-@suggest_keywords(filename="path", database="path", db_path="path", directory="path")
 class SQLiteTextStore(CheckedStore):
     """Keeps texts in the SQLite database at `path`, which several processes may use, or in memory with ":memory:".
 
-    The file is made at the first use, for its owner alone; its folder must exist. English words are found by their
+    The file is created at the first use, for its owner alone; its folder must exist. English words are found by their
     stems, and Chinese, Japanese and Korean by pairs of characters. Needs no package, and for an embedding the extra
-    `rag`. Of the numbers of a vector a byte each is kept, which finds nearly the same.
+    `rag`. Each number of a vector is stored in one byte, which finds nearly the same.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        # Tried, since what SQLite says of how it was built need not name what is in it.
+        # Tried, since SQLite's compile options need not list all features.
         try:
             connection = sqlite3.connect(":memory:")
             connection.execute("CREATE VIRTUAL TABLE terms USING fts5(term)")
@@ -156,7 +154,7 @@ class SQLiteTextStore(CheckedStore):
         )
 
     async def _list_sources(self, owner: str) -> dict[str, JSONObject]:
-        # Of a group, SQLite takes the other columns from the row that has the minimum.
+        # In a group, SQLite takes the other columns from the row with the minimum.
         statement = (
             "SELECT source, metadata, MIN(number) FROM rag_texts WHERE owner = ? AND ended_at IS NULL "
             "GROUP BY source ORDER BY source"
@@ -168,7 +166,7 @@ class SQLiteTextStore(CheckedStore):
         return await self._database.read(work)
 
     async def _search_terms(self, owner: str, terms: Sequence[str], selection: TextSelection) -> list[TextMatch]:
-        # In quotes, nothing is an operator; a star after them asks for a beginning.
+        # Quotes disable operators; a star after them asks for a prefix.
         phrases = [f'"{term[:-1]}"*' if term.endswith("*") else f'"{term}"' for term in terms]
 
         def work(connection: SQLiteConnection) -> list[TextMatch]:
@@ -177,7 +175,7 @@ class SQLiteTextStore(CheckedStore):
             matches: list[TextMatch] = []
             if not rarest:
                 return matches
-            # Where the telling ones find too few, the next one is asked for as well, and then all of them.
+            # If the rare ones find too few, the next one is added, and then all of them.
             for count in sorted({telling, telling + 1, len(rarest)}):
                 matches = search.best(_WORD_INDEX, " OR ".join(rarest[:count]))
                 if len(matches) == selection.limit:
@@ -231,9 +229,9 @@ class _Search:
             self._values |= values
 
     def rarest_first(self, phrases: Sequence[str]) -> tuple[list[str], int]:
-        """Return the phrases that texts have, the rarest first, and how many of these tell one text from another.
+        """Return the phrases found in texts, rarest first, and the number of selective ones.
 
-        What most texts have adds next to nothing to a score, and would have most texts scored.
+        A phrase in most texts adds next to nothing to a score, but would make most texts be scored.
         """
         (texts,) = self._connection.execute(_COUNT_TEXTS, self._values).fetchone()
         budget = max(texts // 2, _MAX_SCORED_WORDS)
@@ -248,21 +246,21 @@ class _Search:
         return rarest, max(1, sum(total <= budget for total in totals))
 
     def best(self, index: _TextIndex, wanted: object) -> list[TextMatch]:
-        """Return the texts that the index scores highest; of equals, those whose ids come first."""
+        """Return the texts with the highest scores; ties are broken by id."""
         parts = asdict(replace(index, match=f"{index.match} AND {index.number} BETWEEN :first AND :last"))
         values, limit, condition = {**self._values, "wanted": wanted}, self._values["limit"], self._condition
         if not condition:
             rows = self._connection.execute(_BEST_TEXTS.format(**parts), values).fetchall()
             if len(rows) <= limit or rows[limit][-1] < rows[limit - 1][-1]:
                 return [TextMatch(_stored_text(row[:-1]), row[-1]) for row in rows[:limit]]
-            # Equals on both sides of the limit: the index does not know which of them the id puts first.
+            # A tie across the limit: the index does not know the order by id.
             condition, values["least"] = f"{index.score} >= :least", rows[limit][-1]
         rows = self._connection.execute(_BEST_TEXTS_WHERE.format(**parts, condition=condition), values)
         return [TextMatch(_stored_text(row[:-1]), row[-1]) for row in rows]
 
 
 class _Edit:
-    """The statements of one write, every one of which is bound to the owner."""
+    """The statements of one write, each bound to the owner."""
 
     __slots__ = ("_connection", "_last_number", "_now", "_owner")
 
@@ -296,7 +294,7 @@ class _Edit:
         if current is not None and current[:3] == (text.text, text.source, metadata):
             self._put_vector(current[3], text.vector)
             return
-        # The older version stays, for who asks what was known when.
+        # The older version stays, for queries about the past.
         if current is not None:
             self.end([text.id])
         number = self._next_number()
@@ -318,7 +316,7 @@ class _Edit:
         return self._last_number
 
     def put_space(self, space: VectorSpace) -> None:
-        """Note of which model the vectors are; they are of the same one where there are any."""
+        """Record the model of the vectors; existing ones are of the same model."""
         self._connection.execute("DELETE FROM rag_vector_space")
         self._connection.execute("INSERT INTO rag_vector_space VALUES (?, ?)", tuple(space))
 
@@ -326,7 +324,7 @@ class _Edit:
         if vector is not None and any(vector):
             self._connection.execute("REPLACE INTO rag_vectors VALUES (?, ?)", (number, _as_bytes(vector)))
 
-    # Before the rows change: afterwards nothing would say which of them the index has.
+    # Before the rows change: afterwards, nothing shows which of them are in the index.
     def _drop_from_index(self, where: str, values: Sequence[str]) -> None:
         for table, number in (("rag_terms", "rowid"), ("rag_vectors", "number")):
             self._connection.execute(
@@ -344,13 +342,13 @@ def _remake(cls: type[SQLiteTextStore], path: str, space: VectorSpace | None) ->
 
 
 def _first_number(connection: SQLiteConnection, owner: str) -> int:
-    """Return the number before those of the owner's texts; 0, which begins an empty range, for an unknown one."""
+    """Return the number before the owner's range; 0, with an empty range, for an unknown owner."""
     row = connection.execute("SELECT place FROM rag_owners WHERE owner = ?", (owner,)).fetchone()
     return row[0] * _NUMBERS_OF_OWNER if row is not None else 0
 
 
 def _as_bytes(vector: Vector) -> bytes:
-    """Return the direction of the vector, a byte for each number."""
+    """Return the direction of the vector, one byte per number."""
     largest = max(map(abs, vector))
     return array("b", [round(number / largest * 127) for number in vector]).tobytes()
 
@@ -361,17 +359,17 @@ def _stored_text(row: Any) -> StoredText:
 
 
 def _filter(where: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return a condition on the metadata, which an empty filter makes true, and its values."""
+    """Return a condition on the metadata and its values; it is true for an empty filter."""
     conditions = ["1"]
     values: dict[str, Any] = {}
     for place, (key, value) in enumerate(where.items()):
-        # JSON's own types, since to SQLite `true` and 1 are one number.
+        # JSON's own types, since for SQLite `true` equals 1.
         types = {str: "'text'", bool: "'true', 'false'", type(None): "'null'"}.get(type(value), "'integer', 'real'")
         conditions.append(
             f"EXISTS (SELECT 1 FROM json_each(rag_texts.metadata) "
             f"WHERE key = :key{place} AND type IN ({types}) AND value IS :value{place})"
         )
-        # A greater number than its own SQLite reads from JSON as a float, and takes from here as nothing else.
+        # SQLite reads integers beyond its own range from JSON as floats, and accepts them only as such.
         is_large = isinstance(value, int) and not -(2**63) <= value < 2**63
         values |= {f"key{place}": key, f"value{place}": float(value) if is_large else value}
     return " AND ".join(conditions), values

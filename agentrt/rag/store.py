@@ -1,4 +1,4 @@
-"""What a store of texts does, whichever database it keeps them in."""
+"""The base class of text stores."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, Self
 
 from pydantic_core import from_json, to_json
 
-from agentrt.boundary import json_problem
+from agentrt._runtime.boundary import json_problem
+from agentrt._runtime.options import check_whole
+from agentrt._runtime.representation import repr_by_settings
+from agentrt._runtime.text import repr_of, whole_characters
 from agentrt.embedding import Vector
 from agentrt.errors import ConfigError, StoreError
-from agentrt.representation import repr_by_settings
-from agentrt.text import repr_of, whole_characters
 from agentrt.types import JSONObject
 
 __all__ = [
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 MetadataFilter = Mapping[str, str | int | float | bool | None]
-"""Which texts a search may find: those whose metadata have all of these values."""
+"""A filter for a search: the values that the metadata must have."""
 
 _MAX_STORED_NAME = 1_000  # characters of an owner, an id or a source
 _MAX_TEXT_LENGTH = 1_000_000  # characters
@@ -41,10 +42,10 @@ _MAX_MATCHES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """What a store keeps under an id. `source` is what it is a part of: a document, a conversation.
+    """A stored text with an id. `source` is its origin: a document, a conversation.
 
-    A search finds it by the words of `keywords` too, and by its `vector`, which are not read back. The times are
-    nanoseconds since the epoch, and the store's to set: `ended_at` is when the text was replaced or retracted.
+    A search also finds it by the words of `keywords`, and by its `vector`, which are not read back. The times are
+    nanoseconds since the epoch, set by the store: `ended_at` is when the text was replaced or retracted.
     """
 
     id: str
@@ -59,14 +60,14 @@ class StoredText:
 
 @dataclass(frozen=True, slots=True)
 class TextMatch:
-    """A text that a search has found. Scores are higher for better matches, and compare within one search only."""
+    """A text found by a search. Scores are higher for better matches, and comparable only within one search."""
 
     text: StoredText
     score: float
 
 
 class VectorSpace(NamedTuple):
-    """Which embedding model made the vectors of a store, and how many numbers they have."""
+    """The embedding model and the length of a store's vectors."""
 
     model: str
     dimensions: int
@@ -75,25 +76,25 @@ class VectorSpace(NamedTuple):
         return f"{self.model!r:.200} with {self.dimensions} numbers"
 
     def check_same(self, kept: "VectorSpace", place: str) -> None:
-        """Raise `StoreError`, naming both, if the vectors kept at that place are of another model."""
+        """Raise `StoreError`, naming both models, if the vectors at that place are of another one."""
         if kept != self:
             raise StoreError(
                 f"{place} has vectors of the embedding model {kept}, and was opened for {self}, which do not compare: "
-                f"give the embedding that it was made with, or another place, and index anew"
+                f"give the embedding that it was made with, or another place, and index again"
             )
 
 
 class StoreBase(ABC):
-    """Keeps texts of several owners, none of whom ever gets a text of another, and searches them.
+    """Stores and searches the texts of several owners; no owner ever sees a text of another.
 
-    Every method is given the owner. Methods raise `StoreError` for bad arguments and for a database that fails, which
+    Every method takes the owner. Methods raise `StoreError` for invalid arguments and for a failing database, which
     takes a bounded time. One store may serve many tasks, threads and event loops at once.
     """
 
     __repr__ = repr_by_settings
 
     def __deepcopy__(self, memo: object) -> Self:
-        # A copy of an agent looks into the same store, as it would into the same server.
+        # A copy of an agent uses the same store, like a server.
         return self
 
     @abstractmethod
@@ -115,82 +116,80 @@ class StoreBase(ABC):
 
     @abstractmethod
     async def get(self, owner: str, ids: Sequence[str]) -> list[StoredText]:
-        """Return the current texts with these ids, in that order, without those that do not exist."""
+        """Return the current texts with these ids, in that order; unknown ids are skipped."""
 
     @abstractmethod
     async def history(self, owner: str, id: str) -> list[StoredText]:
-        """Return every version of what has this id, the oldest first: those that were replaced or retracted too."""
+        """Return all versions of the text with this id, oldest first, including replaced and retracted ones."""
 
     @abstractmethod
     async def list_texts(
         self, owner: str, *, source: str | None = None, where: MetadataFilter | None = None, limit: int = 1_000
     ) -> list[StoredText]:
-        """Return current texts, the newest first, and of those written at once the first one first."""
+        """Return current texts, newest first; those of one write keep their order."""
 
     @abstractmethod
     async def list_sources(self, owner: str) -> dict[str, JSONObject]:
-        """Return the sources of which there are current texts, each with the metadata of its first text."""
+        """Return the sources with current texts, each with the metadata of its first text."""
 
     @abstractmethod
     async def search_text(
         self, owner: str, query: str, limit: int = 5, *, where: MetadataFilter | None = None
     ) -> list[TextMatch]:
-        """Return the current texts that share words with the query, the best first, by BM25.
+        """Return the current texts that share words with the query, best first, by BM25.
 
-        Any query will do: nothing in it is an operator, and one without words finds nothing.
+        Any query is valid: it has no operators, and one without words finds nothing.
         """
 
     def use_vectors(self, model: str, dimensions: int) -> None:
-        """Keep vectors from now on, of that embedding model and with that many numbers.
+        """Store vectors of that embedding model and length from now on.
 
-        Raises `ConfigError` where a package is missing, and `StoreError`, naming both, where the store has vectors of
-        another model: at once where that is known, and else when the database is opened.
+        Raises `ConfigError` if a package is missing, and `StoreError`, naming both, if the store has vectors of
+        another model: at once if that is known, otherwise when the database is opened.
         """
         raise ConfigError(f"{type(self).__name__} keeps no vectors: leave the embedding out, or give another store")
 
     async def search_vectors(
         self, owner: str, vector: Vector, limit: int = 5, *, where: MetadataFilter | None = None
     ) -> list[TextMatch]:
-        """Return the current texts whose vectors are most like this one, the best first, scored from -1 to 1.
+        """Return the current texts with the most similar vectors, best first, scored from -1 to 1.
 
-        The scores are cosines, so that those of two searches compare.
+        The scores are cosines, so those of two searches are comparable.
         """
         raise StoreError(f"{type(self).__name__} keeps no vectors")
 
     @abstractmethod
     async def forget(self, owner: str) -> None:
-        """Delete all that is the owner's: what was replaced or retracted too."""
+        """Delete all texts of the owner, including replaced and retracted ones."""
 
 
 def check_text_name(what: str, name: object, *, may_be_empty: bool = False) -> str:
-    """Return the name of an owner, the id of its text or a source; raises `StoreError` for what cannot be one."""
+    """Return the name of an owner, the id of its text or a source; raises `StoreError` for an invalid one."""
     if not isinstance(name, str) or not (name or may_be_empty) or len(name) > _MAX_STORED_NAME or "\0" in name:
         lengths = f"{0 if may_be_empty else 1} to {_MAX_STORED_NAME:,}"
         raise StoreError(
             f"{what} must be a str of {lengths} characters without a null character, not {repr_of(name, 100)}"
         )
-    # Not repaired, as texts are: two owners, or two documents, would become one.
+    # Not repaired like texts: two owners, or two documents, could become one.
     if whole_characters(name) != name:
         raise StoreError(f"{what} has half of a character in it, which cannot be kept: {repr_of(name, 100)}")
     return name
 
 
 def check_text_names(what: str, names: object) -> list[str]:
-    """Return each name once, in their order; raises `StoreError` for what cannot be one."""
-    if not isinstance(names, (list, tuple, set, frozenset)):  # the letters of a str would pass for names
+    """Return each name once, in order; raises `StoreError` for an invalid one."""
+    if not isinstance(names, (list, tuple, set, frozenset)):  # a str would pass for a list of letters
         raise StoreError(f"{what} must be a list of str, not {repr_of(names, 100)}")
     return list(dict.fromkeys(check_text_name(f"each of {what}", name, may_be_empty=True) for name in names))
 
 
 def check_limit(what: str, limit: object) -> int:
-    """Return the number; raises `StoreError` for what cannot be how many texts to return."""
-    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= _MAX_MATCHES:
-        raise StoreError(f"{what} must be a whole number from 1 to {_MAX_MATCHES:,}, not {repr_of(limit, 100)}")
-    return int(limit)
+    """Return the limit; raises `StoreError` for an invalid one."""
+    return check_whole(what, limit, most=_MAX_MATCHES, error=StoreError)
 
 
 def check_filter(where: object) -> dict[str, str | int | float | bool | None]:
-    """Return a copy of a filter by metadata, empty for none; raises `StoreError` for what cannot be one."""
+    """Return a copy of a filter by metadata, empty for none; raises `StoreError` for an invalid one."""
     if where is None:
         return {}
     if not isinstance(where, Mapping):
@@ -205,9 +204,9 @@ def check_filter(where: object) -> dict[str, str | int | float | bool | None]:
 
 
 def check_vector(what: str, vector: object, space: VectorSpace | None) -> list[float]:
-    """Return the numbers; raises `StoreError` for what is not a vector of that space."""
+    """Return the numbers; raises `StoreError` unless it is a vector of that space."""
     if space is None:
-        raise StoreError(f"{what} cannot be used before use_vectors(model, dimensions) has said of what model it is")
+        raise StoreError(f"{what} cannot be used before use_vectors(model, dimensions): call that first")
     try:
         numbers = [float(number) for number in vector]  # type: ignore[attr-defined]  # checked by trying
     except (TypeError, ValueError):
@@ -218,12 +217,12 @@ def check_vector(what: str, vector: object, space: VectorSpace | None) -> list[f
 
 
 def check_texts(texts: Sequence[StoredText], space: VectorSpace | None = None) -> list[StoredText]:
-    """Return the texts as they can be kept; raises `StoreError`, naming the text, for what cannot be."""
+    """Return the texts in storable form; raises `StoreError`, naming the text, for an invalid one."""
     checked: dict[str, StoredText] = {}
     for text in texts:
         if not isinstance(text, StoredText):
             raise StoreError(f"put takes StoredText objects, as in StoredText('1', 'Hello.'), not {text!r:.100}")
-        # Of two with one id, only chance would say which is kept.
+        # Of two with the same id, the stored one would be arbitrary.
         id = check_text_name("the id of each text", text.id)
         if id in checked:
             raise StoreError(f"the id {id!r:.100} is in one write twice: each needs its own")
@@ -250,5 +249,5 @@ def _check_metadata(id: str, metadata: Any) -> JSONObject:
         problem = f"it has more than {_MAX_METADATA_BYTES:,} bytes"
     if problem is not None:
         raise StoreError(f"the metadata of the text {id!r:.100} cannot be kept: {problem}")
-    kept: JSONObject = from_json(data)  # as it will be read: a copy, whose tuples are lists
+    kept: JSONObject = from_json(data)  # as it will be read back: a copy, with lists instead of tuples
     return kept

@@ -1,4 +1,4 @@
-"""What every runner does, whichever engine decides what runs: it checks what is submitted, and follows replies."""
+"""The base of runners with any engine: checks submitted inputs, and follows replies."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -12,25 +12,30 @@ from weakref import WeakValueDictionary
 
 import anyio
 
+from agentrt._runtime.block import new_name
+from agentrt._runtime.conversation.inputs import ANSWERS, AnswerEvent
+from agentrt._runtime.loop.outcome import UNSAVED
+from agentrt._runtime.options import check_seconds, check_whole
 from agentrt.agent import Agent, AgentInput
-from agentrt.block import new_name
 from agentrt.errors import ConfigError, InvalidInputError, ResumeError, UsageError
 from agentrt.event import AnyEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
-from agentrt.keywords import suggest_arguments
-from agentrt.loop.outcome import UNSAVED
+from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 from agentrt.runner.events import EventLog
 from agentrt.runner.execution import open_conversation
 from agentrt.runner.handle import ReplyHandle
-from agentrt.runner.queue import ReplyQueue, Standing
-from agentrt.runner.requests import Request, SubmittedAnswer, TakenInput, check_session, make_request
+from agentrt.runner.queue import QueueRoom, ReplyQueue, Standing
+from agentrt.runner.requests import Request, check_session, make_request, owner_of
 from agentrt.runner.schedule import Schedule, next_tick_function, to_nanoseconds
 from agentrt.runner.snapshot import Snapshot, empty_snapshot, take_snapshot
+from agentrt.runner.supervisor import Supervisor
 from agentrt.runner.worker import ReplyWorker
+from agentrt.runs import run_stores
 from agentrt.state import AgentState, SessionInfo, SessionStore, check_labels
+from agentrt.state.store import find_session
 from agentrt.types import FinishedReason
 
-__all__ = ["ReplyStatus", "RunnerBase", "check_count", "check_reply", "check_seconds"]
+__all__ = ["ReplyStatus", "RunnerBase", "check_reply"]
 
 ReplyStatus: TypeAlias = Literal["running", "waiting"] | FinishedReason
 """How a reply stands: it runs or is queued, it waits for an answer, or it is over, for that reason."""
@@ -38,6 +43,7 @@ ReplyStatus: TypeAlias = Literal["running", "waiting"] | FinishedReason
 _logger = logging.getLogger("agentrt")
 _FIRST_PAUSE = 0.1
 _MAX_PAUSE = 1.0
+_LOOKS_PER_SECOND = 50  # of all followers together, or they would keep the queue from what they wait for
 _MAX_LOOKS = 30
 _MAX_SEQ = 2**53 - 1
 _MAX_REPLY_ID = 128
@@ -80,17 +86,20 @@ class RunnerBase(ABC):
             )
         self._agent = agent
         self._store = store
-        self._max_concurrency = check_count(owner, "max_concurrency", max_concurrency)
-        self._max_queued = check_count(owner, "max_queued", max_queued)
-        self._max_per_session = check_count(owner, "max_queued_per_session", max_queued_per_session)
-        self._drain_seconds = check_seconds(owner, "drain_seconds", drain_seconds)
-        self._event_ttl = check_seconds(owner, "event_ttl", event_ttl)
+        self._max_concurrency = check_whole(f"{owner}(max_concurrency=...)", max_concurrency)
+        self._room = QueueRoom(
+            check_whole(f"{owner}(max_queued=...)", max_queued),
+            check_whole(f"{owner}(max_queued_per_session=...)", max_queued_per_session),
+        )
+        self._drain_seconds = check_seconds(f"{owner}(drain_seconds=...)", drain_seconds, least=0)
+        self._event_ttl = check_seconds(f"{owner}(event_ttl=...)", event_ttl, least=0)
         self._events = EventLog(self._event_ttl)
-        self._replies = ReplyWorker(agent, store, check_count(owner, "max_attempts", max_attempts))
+        self._replies = ReplyWorker(agent, store, check_whole(f"{owner}(max_attempts=...)", max_attempts))
+        self._supervisor = Supervisor()
         self._schedules: dict[str, Schedule] = {}
         # By sessions, as long as an answer to one of them is being stored.
         self._answering: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
-        self._is_open = False
+        self._is_open = self._is_working = False
 
     @property
     def agent(self) -> Agent:
@@ -106,6 +115,11 @@ class RunnerBase(ABC):
     def is_open(self) -> bool:
         """Whether `async with` has opened it, and not closed it yet."""
         return self._is_open
+
+    @property
+    def worker_failure(self) -> str | None:
+        """Why the worker of this runner does not work at present, by the class of its error; `None` where it does."""
+        return self._supervisor.failure
 
     async def __aenter__(self) -> Self:
         if self._is_open:
@@ -133,10 +147,6 @@ class RunnerBase(ABC):
                     if close is not None:
                         await close()
 
-    @suggest_arguments(
-        deps="objects cannot be stored: give tools of the worker's agent what they need, and mark sessions by labels=",
-        structured_schema="a schema is not stored: give the agent a tool that takes the answer, or call its reply()",
-    )
     async def submit(
         self,
         session_id: str,
@@ -145,6 +155,7 @@ class RunnerBase(ABC):
         reply_id: str | None = None,
         at: datetime | None = None,
         labels: Mapping[str, str] | None = None,
+        max_queued_per_owner: int | None = None,
     ) -> ReplyHandle:
         """Store an input for a session, to be answered by a worker, and return a handle of the reply.
 
@@ -152,7 +163,8 @@ class RunnerBase(ABC):
         to answer what was observed. With a `reply_id` it is stored once, however often it is submitted. It runs when
         the inputs of its session before it are done, and not before `at`. A message to a session that waits for an
         answer is refused with `ResumeError`, and so is an answer that does not fit; nothing is stored then. `labels`
-        are those of a session that is new.
+        are those of a session that is new. The label "owner" of a session names the owner of its replies: owners take
+        turns, and `max_queued_per_owner` limits the waiting inputs of one owner.
 
         Raises `InvalidInputError` for what no agent takes, and for a reply id that was given with another input, and
         `QueueFull` where there are `max_queued` inputs already.
@@ -161,17 +173,20 @@ class RunnerBase(ABC):
         check_session(session_id)
         check_labels(labels or {}, "submit(labels=...)")
         due_at = 0 if at is None else _check_time(at)
-        if isinstance(inputs, SubmittedAnswer):
+        if isinstance(inputs, ANSWERS):
             # One after the other, so that each is checked against a state and a queue that know the one before it.
             async with self._answering.setdefault(session_id, anyio.Lock()):
                 request = await self._check_answer(session_id, inputs, reply_id, at)
                 await self._enqueue(request, due_at)
             return ReplyHandle(self, session_id, request.reply_id)
-        saved = await self._look_up(session_id)
+        saved = await find_session(self._store, session_id)
         taken = await self._check_message(session_id, inputs, reply_id, saved, is_later=due_at > time_ns())
         name = reply_id or new_name()
-        request = make_request(session_id, name, taken, dict(labels or {}) if saved is None else None)
-        await self._enqueue(request, due_at)
+        own_labels = dict(labels or {}) if saved is None else saved.labels
+        request = make_request(
+            session_id, name, taken, own_labels if saved is None else None, owner=owner_of(own_labels)
+        )
+        await self._enqueue(request, due_at, max_queued_per_owner)
         return ReplyHandle(self, session_id, request.reply_id)
 
     async def answer(
@@ -180,7 +195,7 @@ class RunnerBase(ABC):
         answer: UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent,
     ) -> ReplyHandle:
         """Store the answer to what a reply waits for, as `submit` does, and return a handle of that reply."""
-        if not isinstance(answer, SubmittedAnswer):
+        if not isinstance(answer, ANSWERS):
             raise InvalidInputError(
                 f"answer() takes a UserConfirmResultEvent, an ExternalExecutionResultEvent or a UserInterruptEvent, "
                 f"not {answer!r:.200}: give a message to submit()"
@@ -211,14 +226,16 @@ class RunnerBase(ABC):
             return None if standing is None else standing.reason  # nothing was said in it
         return snapshot.message.finished_reason or "completed" if snapshot.standing == "over" else snapshot.standing
 
-    async def find_sessions(self, reply_id: str, *, limit: int = 1000) -> list[str]:
+    async def find_sessions(self, reply_id: str, *, owner: str | None = None, limit: int = 1000) -> list[str]:
         """Return the sessions in which a reply of that id was submitted, as far as the queue remembers.
 
         They are at most `limit`, those of the latest inputs first: programs that choose reply ids may use one often.
+        With an `owner`, those of other owners are left out.
         """
         self._check_is_open("find_sessions")
         check_reply("-", reply_id)
-        return await self._queue.find_sessions(reply_id, min(check_count("find_sessions", "limit", limit), _MAX_SEQ))
+        limit = min(check_whole("find_sessions(limit=...)", limit), _MAX_SEQ)
+        return await self._queue.find_sessions(reply_id, owner, limit)
 
     def handle(self, session_id: str, reply_id: str) -> ReplyHandle:
         """Return a handle of a reply that was submitted before, here or elsewhere."""
@@ -229,7 +246,7 @@ class RunnerBase(ABC):
         """Follow a reply, as `ReplyHandle.events` does; raises `UsageError` for one that nobody knows."""
         check_reply(session_id, reply_id, after)
         revision, has_ended, pause = 0, False, _FIRST_PAUSE
-        # Each turn begins with what is there now: anything may have begun while this waited, or its reader had control.
+        # Each turn reads the current state: anything may have changed while this waited, or its reader had control.
         while True:
             self._check_is_open("events")
             log = self._events.get(session_id, reply_id)
@@ -245,28 +262,28 @@ class RunnerBase(ABC):
                     continue
             standing = await self._queue.standing(session_id, reply_id)
             if log is not self._events.get(session_id, reply_id) or (log is not None and log.is_open):
-                continue  # it has begun to run here meanwhile
+                continue  # it has started to run here meanwhile
             saved: Sequence[AnyEvent] = ()
-            is_pending = standing is not None and standing.is_pending
-            if standing is not None and is_pending:
+            is_pending = False
+            if standing is not None and standing.is_pending:
+                is_pending = True
                 is_elsewhere = log is None and standing.worker and not self._is_own(standing.worker)
                 if is_elsewhere and (current := await self._revision(session_id)) != revision:
                     revision, pause = current, _FIRST_PAUSE
                     saved = await self._saved_events(session_id, reply_id, after)
             elif not has_ended:
                 snapshot = await self._read(session_id, reply_id, standing)
-                saved = snapshot.events
+                saved = snapshot.events_after(after)
                 # What was left in the store, and nobody has queued yet, is for the next worker.
                 is_pending = snapshot.standing == "running" and (standing is None or standing.reason is None)
             for event in saved:
-                if event.seq > after:
-                    after = event.seq
-                    yield event
+                after = event.seq
+                yield event
             if not is_pending:
                 return
             # Longer and longer, since there may be many followers, and none of them hears of another process.
-            await self._events.wait_for_opening(pause)
-            pause = min(1.5 * pause, _MAX_PAUSE)
+            await self._events.wait_for_opening(session_id, reply_id, pause)
+            pause = min(1.5 * pause, max(_MAX_PAUSE, self._events.awaited / _LOOKS_PER_SECOND))
 
     async def can_have_sent(self, state: AgentState, reply_id: str, number: int) -> bool:
         """Say whether a follower of the reply can have an event of this number, wherever the reply runs.
@@ -287,7 +304,7 @@ class RunnerBase(ABC):
         return is_running and number <= state.sequence + UNSAVED
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session from the store: what is queued for it is not run, and what runs of it ends.
+        """Delete a session and its runs from the stores: what is queued for it is not run, and what runs of it ends.
 
         A session of that id that is submitted to later is a new one.
         """
@@ -299,6 +316,8 @@ class RunnerBase(ABC):
         for reply_id in await self._queue.find_replies(session_id):
             await self._interrupt(session_id, reply_id)
         await self._store.delete(session_id)
+        for runs in run_stores(self._agent):  # which may be those of another store
+            await runs.forget(session_id)
 
     async def interrupt(self, session_id: str, reply_id: str) -> bool:
         """End a reply tidily, wherever it runs, waits or is queued; returns whether there was one to end."""
@@ -321,7 +340,7 @@ class RunnerBase(ABC):
         name: str | None = None,
         labels: Mapping[str, str] | None = None,
     ) -> None:
-        """Have a session get an input again and again, every so many seconds or by a line of cron, while a worker runs.
+        """Schedule a recurring input of a session, by an interval in seconds or a line of cron, while a worker runs.
 
         A line of cron, such as "0 9 * * 1-5", is read in the worker's time zone, and needs the extra `cron`. Each time
         is submitted once; of those that were missed while no worker ran, the last one is made up for. After a restart
@@ -331,25 +350,42 @@ class RunnerBase(ABC):
         check_labels(labels or {}, "every(labels=...)")
         tick = next_tick_function(when)
         taken = self._agent.with_state(AgentState()).check_input(inputs)
-        name = session_id if name is None else _check_name(name)
-        if isinstance(taken, SubmittedAnswer):
+        unchecked: object = session_id if name is None else name
+        if not isinstance(unchecked, str) or not unchecked or not unchecked.isprintable():
+            raise ConfigError(f"every(name=...) must be a non-empty str without control characters, not {name!r:.100}")
+        name = unchecked
+        if isinstance(taken, ANSWERS):
             raise InvalidInputError(f"every() takes messages, not the answer {taken!r:.100}: give that to answer()")
         if name in self._schedules:
             raise ConfigError(f"every() has a schedule {name!r:.100} already: give each a name of its own")
         self._schedules[name] = Schedule(name, session_id, taken, dict(labels or {}), tick)
 
-    @abstractmethod
     async def work(self) -> None:
-        """Run what is submitted, until `drain` is called or the task is cancelled."""
+        """Run what is submitted, until `drain` is called; a cancelled task hands its replies over first.
+
+        A worker that fails, as by its queue, leaves its replies and starts again after 1, 2, 4, ... 60 seconds. Raises
+        `ConfigError` and `UsageError`, such as where this runner works already.
+        """
+        self._check_is_open("work")
+        if self._is_working:
+            raise UsageError("this runner works already: raise max_concurrency to run more replies at a time")
+        self._is_working = True
+        try:
+            await self._supervisor.run(repr(self), self._work, self._replies.draining)
+        finally:
+            self._is_working = False
+            self._replies.draining = anyio.Event()  # it may work again
 
     async def drain(self) -> None:
         """Stop to work: begin nothing, wait `drain_seconds` for what runs, and leave the rest to the next worker.
 
-        `work` returns when that is done; where it has not begun yet, it returns at once. What is submitted meanwhile is
+        `work` returns when that is done; if it has not started yet, it returns at once. What is submitted meanwhile is
         stored.
         """
         self._replies.draining.set()
 
+    @abstractmethod
+    async def _work(self) -> None: ...
     @abstractmethod
     async def _open(self) -> None: ...
     @abstractmethod
@@ -357,8 +393,8 @@ class RunnerBase(ABC):
     @abstractmethod
     def _is_own(self, worker: str) -> bool: ...
 
-    async def _enqueue(self, request: Request, due_at: int) -> None:
-        await self._queue.add(request, due_at, max_queued=self._max_queued, max_per_session=self._max_per_session)
+    async def _enqueue(self, request: Request, due_at: int, max_per_owner: int | None = None) -> None:
+        await self._queue.add(request, due_at, self._room._replace(of_owner=max_per_owner))
 
     async def _interrupt(self, session_id: str, reply_id: str) -> bool:
         # In the queue too, for a worker that takes the reply over.
@@ -370,7 +406,7 @@ class RunnerBase(ABC):
             raise UsageError(f"{method}() needs an open runner: write `async with runner:` around it")
 
     async def _check_answer(
-        self, session_id: str, answer: SubmittedAnswer, reply_id: str | None, at: datetime | None
+        self, session_id: str, answer: AnswerEvent, reply_id: str | None, at: datetime | None
     ) -> Request:
         if at is not None:
             raise UsageError("submit(at=...) is for messages: an answer is taken in at once")
@@ -380,34 +416,29 @@ class RunnerBase(ABC):
         known = [item.reply_id for item in (state.reply_context, state.last_reply) if item is not None]
         if answer.reply_id not in known and await self._queue.standing(session_id, answer.reply_id) is None:
             raise ResumeError(f"session {session_id!r:.100} has no reply {answer.reply_id!r:.200}", code="not_waiting")
-        return make_request(session_id, answer.reply_id, answer)
+        return make_request(session_id, answer.reply_id, answer, owner=owner_of(state.labels))
 
     async def _check_message(
         self, session_id: str, inputs: Any, reply_id: str | None, saved: SessionInfo | None, *, is_later: bool
-    ) -> TakenInput:
+    ) -> ReplyInput:
         blank = AgentState(session_id=session_id)
         blank.summary = "-"  # so that it is not the conversation, which is not loaded, that has nothing to answer
-        taken: TakenInput = self._agent.with_state(blank).check_input(inputs, reply_id=reply_id)
+        taken = self._agent.with_state(blank).check_input(inputs, reply_id=reply_id)
         if is_later or (reply_id is not None and await self._queue.standing(session_id, reply_id) is not None):
             return taken  # what the session is like now says nothing; or it is known, and not stored again
         if taken and (saved is None or saved.status != "waiting"):
             return taken  # nothing of a long conversation is loaded
         conversation = await open_conversation(self._agent, self._store, session_id)
         try:
-            conversation.check_input(inputs, reply_id=reply_id)
+            conversation.check_input(taken, reply_id=reply_id)
         except ResumeError:
             context = conversation.state.reply_context
             if context is None or not await self._queue.pending_answers(session_id, context.reply_id):
                 raise  # else the message comes after that answer
         return taken
 
-    async def _look_up(self, session_id: str) -> SessionInfo | None:
-        """Return what is known of a session without loading it, by a list of one."""
-        page = await self._store.list(prefix=session_id, limit=1)
-        return next((info for info in page.sessions if info.session_id == session_id), None)
-
     async def _revision(self, session_id: str) -> int:
-        info = await self._look_up(session_id)
+        info = await find_session(self._store, session_id)
         return 0 if info is None else info.revision
 
     async def _saved_events(self, session_id: str, reply_id: str, after: int) -> list[AnyEvent]:
@@ -415,7 +446,7 @@ class RunnerBase(ABC):
         snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id)
         if snapshot is None or snapshot.standing != "running":
             return []
-        return [event for event in snapshot.events if event.seq > after]
+        return snapshot.events_after(after)
 
     async def _read(self, session_id: str, reply_id: str, standing: Standing | None) -> Snapshot:
         last_number = None if standing is None else standing.number
@@ -463,8 +494,13 @@ class RunnerBase(ABC):
                     # Not for longer, since the clock of the machine may be set.
                     pause = min(60.0, max(0.001, (schedule.next_after(max(since, now)) - now) / 1e9))
                 else:
+                    saved = await find_session(self._store, schedule.session_id)
                     request = make_request(
-                        schedule.session_id, f"tick:{due // 1_000_000}", schedule.taken, schedule.labels
+                        schedule.session_id,
+                        f"tick:{due // 1_000_000}",
+                        schedule.taken,
+                        schedule.labels,
+                        owner=owner_of(schedule.labels if saved is None else saved.labels),
                     )
                     # In this order: a process that dies in between submits the tick again, and that is stored once.
                     await self._enqueue(request, 0)
@@ -476,20 +512,6 @@ class RunnerBase(ABC):
             await anyio.sleep(pause)
 
 
-def check_count(owner: str, name: str, value: object) -> int:
-    """Return the number; raises `ConfigError` for what is not an int of 1 or more."""
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{owner}({name}=...) must be an int, 1 or more, not {value!r:.100}")
-    return value
-
-
-def check_seconds(owner: str, name: str, value: object) -> float:
-    """Return the seconds; raises `ConfigError` for what is not a number of 0 or more."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        raise ConfigError(f"{owner}({name}=...) must be seconds, a finite number of 0 or more, not {value!r:.100}")
-    return float(value)
-
-
 def _check_time(at: object) -> int:
     if not isinstance(at, datetime) or at.tzinfo is None:
         raise UsageError(
@@ -499,12 +521,6 @@ def _check_time(at: object) -> int:
     if at.year >= _MAX_YEAR:
         raise UsageError(f"submit(at=...) must be before the year {_MAX_YEAR}, not {at!r:.100}")
     return max(0, to_nanoseconds(at))
-
-
-def _check_name(name: object) -> str:
-    if not isinstance(name, str) or not name or not name.isprintable():
-        raise ConfigError(f"every(name=...) must be a str that can be printed, not {name!r:.100}")
-    return name
 
 
 def check_reply(session_id: object, reply_id: object, after: object = 0) -> None:

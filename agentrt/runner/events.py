@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from operator import attrgetter
 from time import monotonic
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -99,11 +100,12 @@ class EventLog:
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
         self._logs: dict[tuple[str, str], ReplyLog] = {}  # those that are closed in the order of their closing
-        self._opened = anyio.Event()
+        # Set when the log of that reply opens, as long as a follower waits for it.
+        self._openings: WeakValueDictionary[tuple[str, str], anyio.Event] = WeakValueDictionary()
 
     def reopen(self) -> None:
         """Prepare for use in the current event loop; the logs are kept."""
-        self._opened = anyio.Event()
+        self._openings.clear()
 
     def open(self, session_id: str, message: Msg, number: int) -> ReplyLog:
         """Return the log of a reply that is about to run; up to that number its events have built the message."""
@@ -113,8 +115,9 @@ class EventLog:
             log = ReplyLog(session_id, message, number)
         log.is_open = True
         self._logs[key] = log
-        opened, self._opened = self._opened, anyio.Event()
-        opened.set()
+        opening = self._openings.pop(key, None)
+        if opening is not None:
+            opening.set()
         return log
 
     def close(self, session_id: str, reply_id: str) -> None:
@@ -142,17 +145,24 @@ class EventLog:
         return self._logs.get((session_id, reply_id))
 
     async def last_number(self, session_id: str, reply_id: str) -> int:
-        """Return the last number that followers may have seen, 0 if there is none."""
+        """Return the last number that followers may have seen, or 0."""
         log = self.get(session_id, reply_id)
         return 0 if log is None else log.last_number
 
     async def flush(self) -> None:
         """Wait until followers in other processes can have all events."""
 
-    async def wait_for_opening(self, seconds: float) -> None:
-        """Wait until a reply begins to run here, at most so long."""
+    @property
+    def awaited(self) -> int:
+        """The number of replies that followers wait for, which do not run here yet."""
+        return len(self._openings)
+
+    async def wait_for_opening(self, session_id: str, reply_id: str, seconds: float) -> None:
+        """Wait until the reply begins to run here, at most so long."""
+        # One for each reply: if all followers looked when any reply begins, n of them would look n * n times.
+        opening = self._openings.setdefault((session_id, reply_id), anyio.Event())
         with anyio.move_on_after(seconds):
-            await self._opened.wait()
+            await opening.wait()
 
 
 def resumed_event(message: Msg, session_id: str, number: int) -> ReplyResumedEvent:

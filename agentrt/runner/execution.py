@@ -3,15 +3,16 @@
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import TypeAlias
 
 import anyio
 
+from agentrt._runtime.loop.repeat import find_reply
 from agentrt.agent import Agent, ReplyStream
 from agentrt.errors import AgentRTError, SessionConflict, SessionIOError, StateError, UsageError
-from agentrt.event import AnyEvent, ToolResultEndEvent
-from agentrt.loop.repeat import find_reply
+from agentrt.event import AnyEvent, ExternalExecutionResultEvent, ToolResultEndEvent, UserConfirmResultEvent
 from agentrt.message import Msg, ToolResultState
 from agentrt.runner.events import EventLog
 from agentrt.runner.queue import ClaimedRequest, Result
@@ -196,7 +197,10 @@ class Execution:
                 await self._prepare(self._deaths)
                 inputs.seq = state.sequence + 1  # followers see the answer among the events of its reply
                 stream = agent.reply_stream(inputs, after=inputs.seq)
-                await self._read(agent, stream, request.reply_id, answer=inputs)
+                # Layers look at what it says, and until then nobody else does; what it gave follows with the results.
+                has_layers = agent.chains.layers["on_content"]
+                answer = _decisions_alone(inputs) if has_layers else inputs
+                await self._read(agent, stream, request.reply_id, answer=answer)
         except (SessionConflict, SessionIOError):
             raise
         except Exception as error:  # noqa: BLE001  # nobody else would see it; what the state says of it is looked at
@@ -304,7 +308,10 @@ class Execution:
         """Do the same for one that has killed them before its input was saved."""
         error = f"the process that ran it died {self._max_attempts} times, before it was saved"
         state = agent.state
-        state.context += self.request.read_input() or []
+        inputs: list[Msg] = self.request.read_input() or []
+        if agent.chains.layers["on_content"]:  # which are not entered either
+            inputs = [replace(message, content="[withheld]", metadata={}) for message in inputs]
+        state.context += inputs
         state.last_reply = ReplyOutcome(self.request.reply_id, "failed", error)
         state.sequence += 1
         await agent.save()
@@ -332,7 +339,7 @@ class Execution:
 
 
 def _count_deaths(context: ReplyContext, deaths: int) -> None:
-    """Count against the reply the processes that died with it, but not for ever against one that gets on in between.
+    """Count the processes that died while running the reply; progress in between resets the count.
 
     `deaths` is what the queue has counted up to now. It falls when a process turns out to be alive that was taken for
     dead, since its machine was slow, or its connection was cut. Of several that died since the reply was taken over
@@ -365,3 +372,13 @@ async def open_conversation(
     conversation = agent.with_state(state)
     conversation.state_store = patient_store
     return conversation
+
+
+def _decisions_alone(answer: AnyEvent) -> AnyEvent:
+    """Return the answer without words and results."""
+    if isinstance(answer, UserConfirmResultEvent):
+        return replace(answer, confirm_results=[replace(one, feedback=None) for one in answer.confirm_results])
+    if isinstance(answer, ExternalExecutionResultEvent):
+        results = [replace(one, output="", metadata={}) for one in answer.execution_results]
+        return replace(answer, execution_results=results)
+    return answer

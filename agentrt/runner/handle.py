@@ -4,16 +4,16 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
+from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.representation import never_raises
 from agentrt.event import AnyEvent
-from agentrt.keywords import suggest_attributes
 from agentrt.message import Msg
-from agentrt.representation import never_raises
 
 __all__ = ["HandledReplies", "ReplyHandle"]
 
 
 class HandledReplies(Protocol):
-    """What a handle needs of its runner."""
+    """The part of a runner that a handle uses."""
 
     def events(self, session_id: str, reply_id: str, *, after: int = 0) -> AsyncGenerator[AnyEvent, None]: ...
     async def interrupt(self, session_id: str, reply_id: str) -> bool: ...
@@ -52,7 +52,7 @@ class ReplyHandle:
     async def result(self) -> Msg:
         """Wait until the reply is over or waits for an answer; returns the message that `Agent.reply` would return.
 
-        How it ended is in `finished_reason` and `error`: "failed" is for a reply that was given up, or never begun.
+        How it ended is in `finished_reason` and `error`: "failed" means that the reply was given up, or never started.
         """
         async with aclosing(self.events()) as events:
             async for _ in events:

@@ -1,17 +1,17 @@
 """The queue of a runner: what an engine that decides what runs has to do, wherever it keeps the requests."""
 
 from collections.abc import Hashable
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from agentrt.errors import QueueFull
 from agentrt.runner.requests import Request
 from agentrt.types import FinishedReason
 
-__all__ = ["SUSPECT_DEATHS", "ClaimedRequest", "ReplyQueue", "Result", "Standing", "queue_full"]
+__all__ = ["SUSPECT_DEATHS", "ClaimedRequest", "QueueRoom", "ReplyQueue", "Result", "Standing", "queue_full"]
 
-
+FullScope: TypeAlias = Literal["queue", "session", "owner"]
 SUSPECT_DEATHS = 2
-"""From so many on, a request may be what kills the workers, or only have been there: it is run alone."""
+"""From this number of deaths on, a request is suspected of killing the workers, and runs alone."""
 
 
 class ClaimedRequest(NamedTuple):
@@ -24,7 +24,7 @@ class ClaimedRequest(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a request, and how its reply ended, if it did.
+    """The outcome of a request, and the end of its reply, if any.
 
     "held" is for a message to a session that waits for an answer, and "left" for what is to run elsewhere. `number` is
     that of the last event of the reply.
@@ -37,7 +37,7 @@ class Result(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """What the queue knows of a reply: whether it is still to run, and else how it ended, if it did."""
+    """The queue's view of a reply: whether it is pending, otherwise its end, if any."""
 
     is_pending: bool
     worker: str
@@ -46,15 +46,34 @@ class Standing(NamedTuple):
     number: int | None = None
 
 
+class QueueRoom(NamedTuple):
+    """How many messages may wait in the queue; `of_owner` is `None` where owners have no shares."""
+
+    in_all: int
+    in_session: int
+    of_owner: int | None = None
+
+    def find_full(self, request: Request, in_all: int, in_session: int, of_owner: int) -> tuple[FullScope, str] | None:
+        """Return the full scope that has no room for the request, and its description; `None` if there is room."""
+        if in_all >= self.in_all:
+            return "queue", f"{in_all:,} replies wait in the queue, as many as max_queued allows"
+        if self.of_owner is not None and request.owner and of_owner >= self.of_owner:
+            return "owner", f"{of_owner:,} replies of this owner wait, as many as max_queued_per_owner allows"
+        if in_session >= self.in_session:
+            place = f"session {request.session_id!r:.100}"
+            return "session", f"{in_session:,} replies wait in {place}, as many as max_queued_per_session allows"
+        return None
+
+
 class ReplyQueue(Protocol):
-    """The requests of a runner, in the order in which they came; those of one session run one after the other.
+    """The requests of a runner; those of one session run one after the other, in the order in which they came.
 
     A worker that dies leaves its requests to others. Each method is done whole or not at all, and raises
     `SessionIOError` where the database is away.
     """
 
-    async def add(self, request: Request, due_at: int, *, max_queued: int, max_per_session: int) -> None:
-        """Store the request, if its key is new.
+    async def add(self, request: Request, due_at: int, room: QueueRoom) -> None:
+        """Store the request, if its key is new. Its owner is that of what waits in its session, if anything does.
 
         Raises `InvalidInputError` where that key was given with another input, `QueueFull` where there is no room, and
         `ResumeError` for an answer that contradicts one which is not taken in yet: the state does not know that one.
@@ -66,7 +85,7 @@ class ReplyQueue(Protocol):
         ...
 
     async def finish(self, claimed: ClaimedRequest, result: Result) -> None:
-        """Note what became of the request; those of its session that were held back may run."""
+        """Record the outcome of the request; held-back ones of its session may run."""
         ...
 
     async def give_back(self, claimed: ClaimedRequest) -> bool:
@@ -81,8 +100,11 @@ class ReplyQueue(Protocol):
         """Return what is known of the reply, `None` for nothing."""
         ...
 
-    async def find_sessions(self, reply_id: str, limit: int) -> list[str]:
-        """Return the sessions that have a reply of that id, those of the latest requests first."""
+    async def find_sessions(self, reply_id: str, owner: str | None, limit: int) -> list[str]:
+        """Return the sessions that have a reply of that id, those of the latest requests first.
+
+        With an owner, they are that owner's, or it is not known whose they are.
+        """
         ...
 
     async def find_replies(self, session_id: str) -> list[str]:
@@ -94,7 +116,7 @@ class ReplyQueue(Protocol):
         ...
 
     async def interrupt(self, session_id: str, reply_id: str) -> bool:
-        """Remove the reply if it has not begun, else have its worker end it; returns whether it is in the queue."""
+        """Remove the reply if it has not started, else tell its worker to end it; returns whether it is queued."""
         ...
 
     async def forget(self, session_id: str) -> None:
@@ -110,12 +132,10 @@ class ReplyQueue(Protocol):
         ...
 
 
-def queue_full(session_id: str, in_all: int, in_session: int, max_queued: int, finished: int) -> QueueFull:
-    """Return the error of a queue that has no room, where so many replies were finished in the last minute."""
+def queue_full(full: tuple[FullScope, str], finished: int) -> QueueFull:
+    """Return the error of a full queue, given the number of replies finished in the last minute."""
+    scope, what = full
     # The time in which one place gets free, at the pace of the last minute.
     retry_after = min(60.0, max(1.0, 60.0 / max(finished, 1)))
-    if in_all >= max_queued:
-        what = f"{in_all:,} replies wait in the queue, as many as max_queued allows"
-    else:
-        what = f"{in_session:,} replies wait in session {session_id!r:.100}, as many as max_queued_per_session allows"
-    return QueueFull(f"{what}: try again in {retry_after:.0f} s; nothing was stored", retry_after=retry_after)
+    message = f"{what}: try again in {retry_after:.0f} s; nothing was stored"
+    return QueueFull(message, retry_after=retry_after, scope=scope)

@@ -1,31 +1,34 @@
-"""What is asked of a runner, in the form in which it is stored."""
+"""The requests to a runner, in their stored form."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from json import dumps, loads
 from typing import Any, Literal
 
+from agentrt._runtime.conversation.inputs import ANSWERS
 from agentrt.errors import ResumeError, UsageError
-from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent
+from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 from agentrt.state import check_session_id
 
 __all__ = [
+    "OWNER_LABEL",
     "Request",
     "RequestKind",
-    "TakenInput",
     "check_contradiction",
     "check_session",
     "make_request",
     "make_resumption",
+    "owner_of",
 ]
 
-SubmittedAnswer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
-TakenInput = Msg | list[Msg] | SubmittedAnswer | None
-"""An input as `Agent.check_input` returns it."""
 RequestKind = Literal["message", "answer", "resume"]
 """The last one has no input, and is for a reply in progress that no other request is for."""
+
+OWNER_LABEL = "owner"
+"""The label that names the owner of a session, and so of its replies."""
 
 # What differs each time that one and the same input is made.
 _MADE_ANEW = ("id", "created_at")
@@ -36,7 +39,8 @@ class Request:
     """One input for one reply of one session. `key` names the request within its session, `digest` what it says.
 
     The `labels` are those of a session that is new; `None` is for a session that was saved when this was submitted, and
-    is not made anew when it is deleted before this runs.
+    is not made anew when it is deleted before this runs. The `owner` is that of the session, "" without one: owners
+    take turns in the queue.
     """
 
     session_id: str
@@ -46,6 +50,7 @@ class Request:
     digest: str
     input: str
     labels: dict[str, str] | None = field(default_factory=dict)
+    owner: str = ""
 
     def read_input(self) -> Any:
         """Return what `Agent.reply_stream` takes."""
@@ -55,17 +60,24 @@ class Request:
         return None if messages is None else [Msg.from_json(dumps(message)) for message in messages]
 
 
-def make_request(session_id: str, reply_id: str, taken: TakenInput, labels: dict[str, str] | None = None) -> Request:
+def owner_of(labels: Mapping[str, str]) -> str:
+    """Return the owner of the session with these labels, "" without one."""
+    return labels.get(OWNER_LABEL, "")
+
+
+def make_request(
+    session_id: str, reply_id: str, taken: ReplyInput, labels: dict[str, str] | None = None, *, owner: str = ""
+) -> Request:
     """Return the request; raises `InvalidInputError` for an input that JSON cannot hold."""
-    if isinstance(taken, SubmittedAnswer):
+    if isinstance(taken, ANSWERS):
         text = taken.to_json()
         digest = _digest({name: value for name, value in loads(text).items() if name not in ("created_at", "seq")})
-        # A reply may be answered in several parts, each of which is a request of its own.
-        return Request(session_id, taken.reply_id, "answer", f"{taken.reply_id}/{digest}", digest, text, None)
+        # A reply may be answered in several parts; each part is a request of its own.
+        return Request(session_id, taken.reply_id, "answer", f"{taken.reply_id}/{digest}", digest, text, None, owner)
     messages = None if taken is None else [taken] if isinstance(taken, Msg) else taken
     dicts = None if messages is None else [loads(message.to_json()) for message in messages]
     digest = _digest(None if dicts is None else [_without_new_parts(message) for message in dicts])
-    return Request(session_id, reply_id, "message", reply_id, digest, dumps(dicts), labels)
+    return Request(session_id, reply_id, "message", reply_id, digest, dumps(dicts), labels, owner)
 
 
 def check_contradiction(request: Request, pending: Iterable[Request]) -> None:
@@ -80,9 +92,9 @@ def check_contradiction(request: Request, pending: Iterable[Request]) -> None:
             )
 
 
-def make_resumption(session_id: str, reply_id: str, revision: int) -> Request:
+def make_resumption(session_id: str, reply_id: str, revision: int, owner: str) -> Request:
     """Return the request to resume a reply that is in progress in that revision of a session."""
-    return Request(session_id, reply_id, "resume", f"{reply_id}/resume/{revision}", "", "null", None)
+    return Request(session_id, reply_id, "resume", f"{reply_id}/resume/{revision}", "", "null", None, owner)
 
 
 def check_session(session_id: object) -> None:

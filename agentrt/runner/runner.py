@@ -6,21 +6,20 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
-from pathlib import Path
 
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from agentrt._runtime.options import check_whole
+from agentrt._runtime.representation import never_raises
 from agentrt.agent import Agent
-from agentrt.errors import AgentRTError, SessionIOError, UsageError
-from agentrt.keywords import suggest_keywords
+from agentrt.errors import AgentRTError, SessionIOError
 from agentrt.message import UserMsg
-from agentrt.representation import never_raises
 from agentrt.runner.base import RunnerBase
 from agentrt.runner.execution import open_conversation
 from agentrt.runner.queue import ClaimedRequest
-from agentrt.runner.requests import Request, make_resumption
+from agentrt.runner.requests import Request, make_resumption, owner_of
 from agentrt.runner.sqlite_queue import SQLiteQueue
 from agentrt.runner.worker_lock import WorkerLock
 from agentrt.state import AgentState, FileStateStore, InMemoryStateStore, SessionStore, SQLiteStore
@@ -33,14 +32,14 @@ _RETRY_SECONDS = 1.0
 _numbers = count(1)  # of the runners of this process
 
 
-@suggest_keywords(concurrency="max_concurrency", max_workers="max_concurrency", workers="max_concurrency")
 class Runner(RunnerBase):
     """Runs the replies of many sessions in one process, each from its saved state on, and loses none that it has taken.
 
     `submit` stores an input before it returns; a process that awaits `work()` runs what is stored, at most
-    `max_concurrency` replies at a time, and one of a session. When that process dies, the next one that works resumes
-    what was in progress. A reply that kills its process `max_attempts` times, with no tool result in between, is given
-    up: its end is "failed".
+    `max_concurrency` replies at a time, and one of a session. Owners, whom the label "owner" of a session names, take
+    turns, and have at most `max_concurrency_per_owner` replies at a time. When that process dies, the next one that
+    works resumes what was in progress. A reply that kills its process `max_attempts` times, with no tool result in
+    between, is given up: its end is "failed".
 
     The queue of an `SQLiteStore` is in the same database, and that of a `FileStateStore` is a file in its folder; both
     take inputs from any process of the machine, and one process works at a time, while others wait to take over. With
@@ -56,6 +55,7 @@ class Runner(RunnerBase):
         store: SessionStore,
         *,
         max_concurrency: int = 50,
+        max_concurrency_per_owner: int = 25,
         max_queued: int = 10_000,
         max_queued_per_session: int = 100,
         max_attempts: int = 5,
@@ -72,43 +72,43 @@ class Runner(RunnerBase):
             drain_seconds=drain_seconds,
             event_ttl=event_ttl,
         )
-        path = _queue_path(store)
-        self._queue: SQLiteQueue = SQLiteQueue(path, is_full=getattr(store, "durability", "full") == "full")
+        # In the same place as the store, so that both are there, or neither is.
+        path = store.directory / "queue.db" if isinstance(store, FileStateStore) else None
+        path = store.path if isinstance(store, SQLiteStore) else path
+        self._queue: SQLiteQueue = SQLiteQueue(
+            path,
+            is_full=getattr(store, "durability", "full") == "full",
+            max_per_owner=check_whole(
+                f"{type(self).__name__}(max_concurrency_per_owner=...)", max_concurrency_per_owner
+            ),
+        )
         self._worker = f"{socket.gethostname()}:{os.getpid()}:{next(_numbers)}"
         self._lock = None if path is None else WorkerLock(path.with_name(f"{path.name}.worker"), self._worker)
-        self._is_working = self._is_superseded = False
+        self._is_superseded = False
         self._changed = anyio.Event()  # there may be something to claim
 
     @never_raises
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._agent.name!r}, {self._store!r}, {len(self._replies)} running)"
 
-    async def work(self) -> None:
-        """Run what is submitted, until `drain` is called; a cancelled task hands its replies over first.
-
-        If another process works on the store, this one waits until that ends, and then takes over.
-        """
-        self._check_is_open("work")
-        if self._is_working:
-            raise UsageError("this runner works already: raise max_concurrency to run more replies at a time")
-        self._is_working = True
-        try:
-            await _warm_up()
-            self._is_superseded = True
-            while self._is_superseded:
-                self._is_superseded = False
-                async with self._hold_lock() as is_held, self._agent:
-                    if is_held:
-                        await self._take_over()
-                        _logger.info("ready: %s works on %r", self._worker, self._store)
-                        await self._work()
-        finally:
-            self._is_working = False
-            self._replies.draining = anyio.Event()  # it may work again
-
     async def drain(self) -> None:
         await super().drain()
         self._wake()
+
+    async def _work(self) -> None:
+        # If another process works on the store, this one waits until that ends, and then takes over.
+        # Before that it builds what a process needs for its first save and load, so that it takes over at once.
+        store = InMemoryStateStore()
+        await store.save(AgentState(session_id="warm-up", context=[UserMsg("-")]))
+        await store.load("warm-up")
+        self._is_superseded = True
+        while self._is_superseded:
+            self._is_superseded = False
+            async with self._hold_lock() as is_held, self._agent:
+                if is_held:
+                    await self._take_over()
+                    _logger.info("ready: %s works on %r", self._worker, self._store)
+                    await self._run_claimed()
 
     @asynccontextmanager
     async def _hold_lock(self) -> AsyncIterator[bool]:
@@ -120,6 +120,7 @@ class Runner(RunnerBase):
         while not await to_thread.run_sync(self._lock.take):
             if not is_told:
                 is_told = True
+                self._supervisor.note_work()
                 holder = await to_thread.run_sync(self._lock.read_holder)
                 _logger.info("waiting: %s works on %r, and this process takes over when it ends", holder, self._store)
             with anyio.move_on_after(_POLL_SECONDS):
@@ -158,10 +159,11 @@ class Runner(RunnerBase):
         if context is None or context.reply_id in await self._queue.find_replies(session_id):
             return
         _logger.info("taking over reply %s of session %.100r, which was in progress", context.reply_id, session_id)
-        request = make_resumption(session_id, context.reply_id, conversation.state.revision)
+        state = conversation.state
+        request = make_resumption(session_id, context.reply_id, state.revision, owner_of(state.labels))
         await self._queue.add_first(request, context.deaths + (not context.handed_over))
 
-    async def _work(self) -> None:
+    async def _run_claimed(self) -> None:
         async with anyio.create_task_group() as group:
             try:
                 async with anyio.create_task_group() as helpers:
@@ -170,7 +172,7 @@ class Runner(RunnerBase):
                     helpers.start_soon(self._follow_schedules)
                     await self._claim_all(group)
                     helpers.cancel_scope.cancel()
-                # The queue stays as it is meanwhile: what is not begun is for the next worker.
+                # The queue does not change meanwhile: unstarted requests are for the next worker.
                 with anyio.move_on_after(self._drain_seconds):
                     await self._replies.wait_for_end()
             finally:
@@ -192,7 +194,9 @@ class Runner(RunnerBase):
 
     async def _claim(self) -> ClaimedRequest | None:
         try:
-            return await self._queue.claim(self._worker)
+            claimed = await self._queue.claim(self._worker)
+            self._supervisor.note_work()
+            return claimed
         except SessionIOError as error:
             _logger.warning("%s", error)
             await anyio.sleep(_RETRY_SECONDS)
@@ -249,23 +253,9 @@ class Runner(RunnerBase):
     async def _close(self) -> None:
         await self._queue.close()
 
-    async def _enqueue(self, request: Request, due_at: int) -> None:
-        await super()._enqueue(request, due_at)
+    async def _enqueue(self, request: Request, due_at: int, max_per_owner: int | None = None) -> None:
+        await super()._enqueue(request, due_at, max_per_owner)
         self._wake()
 
     def _is_own(self, worker: str) -> bool:
         return worker == self._worker
-
-
-async def _warm_up() -> None:
-    """Build what the first save and the first load of a process build, so that one that waits takes over at once."""
-    store = InMemoryStateStore()
-    await store.save(AgentState(session_id="warm-up", context=[UserMsg("-")]))
-    await store.load("warm-up")
-
-
-def _queue_path(store: SessionStore) -> Path | None:
-    """Return the file of the queue: in the same place as the store, so that both are there, or neither is."""
-    if isinstance(store, SQLiteStore):
-        return store.path
-    return store.directory / "queue.db" if isinstance(store, FileStateStore) else None

@@ -1,11 +1,11 @@
-"""When a schedule is due: after so many seconds, or by a line of cron."""
+"""The due times of a schedule: by an interval in seconds, or by a line of cron."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from agentrt.errors import ConfigError
-from agentrt.runner.requests import TakenInput
+from agentrt.hooks import ReplyInput
 
 __all__ = ["Schedule", "next_tick_function", "to_nanoseconds"]
 
@@ -18,7 +18,7 @@ NextTick = Callable[[int], int]
 class Schedule:
     """A message that a session gets again and again; times are in nanoseconds since the epoch."""
 
-    def __init__(self, name: str, session_id: str, taken: TakenInput, labels: dict[str, str], tick: NextTick) -> None:
+    def __init__(self, name: str, session_id: str, taken: ReplyInput, labels: dict[str, str], tick: NextTick) -> None:
         self.name = name
         self.session_id = session_id
         self.taken = taken
@@ -38,7 +38,7 @@ class Schedule:
 
 
 def next_tick_function(when: Any) -> NextTick:
-    """Return the function that says when a schedule is due after a time; raises `ConfigError` for what is none."""
+    """Return the function of a time that returns the next due time; raises `ConfigError` for an invalid schedule."""
     if isinstance(when, timedelta):
         when = when.total_seconds()
     if isinstance(when, str):

@@ -1,10 +1,10 @@
-"""What the saved state says of one reply, for those who did not see its events."""
+"""A reply in the saved state, for followers that missed its events."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
+from agentrt._runtime.loop.repeat import find_reply
 from agentrt.agent import Agent
 from agentrt.event import AnyEvent, ReplyEndEvent
-from agentrt.loop.repeat import find_reply
 from agentrt.message import AssistantMsg, Msg
 from agentrt.runner.events import resumed_event
 from agentrt.runner.execution import open_conversation
@@ -15,11 +15,14 @@ __all__ = ["Snapshot", "empty_snapshot", "take_snapshot"]
 
 
 class Snapshot(NamedTuple):
-    """What is saved of a reply, as the events that build its message, and that message as `Agent.reply` returns it."""
+    """The saved reply, as the events that build its message, and that message as `Agent.reply` returns it."""
 
     standing: Literal["running", "waiting", "over"]
     events: list[AnyEvent]
     message: Msg
+
+    def events_after(self, number: int) -> list[AnyEvent]:
+        return [event for event in self.events if event.seq > number]
 
 
 async def take_snapshot(
@@ -33,13 +36,16 @@ async def take_snapshot(
     state = conversation.state
     context, last, number = state.reply_context, state.last_reply, state.sequence
     if context is not None and context.reply_id == reply_id:
+        # As those who saw the events read it: values, and not the handles that the state has.
+        so_far = conversation.released(context.message, "output")
         question = conversation.waiting()
         if question is None:
-            return Snapshot("running", [resumed_event(context.message, session_id, number)], context.message)
+            return Snapshot("running", [resumed_event(so_far, session_id, number)], so_far)
         # In front of the question, which keeps the number that it was sent with.
-        events: list[AnyEvent] = [resumed_event(context.message, session_id, question.seq - 1), question]
+        events: list[AnyEvent] = [resumed_event(so_far, session_id, question.seq - 1), question]
         return Snapshot("waiting", events, await conversation.reply(reply_id=reply_id))
     kept = find_reply(state, reply_id, agent.name)
+    kept = None if kept is None else cast(Msg, conversation.released(kept, "output"))
     if last is not None and last.reply_id == reply_id:
         state.reply_context = None  # of the next reply; this copy of the state is never saved
         # Which only repeats it, whether it has the form that was asked for or not.
@@ -56,6 +62,6 @@ async def take_snapshot(
 
 
 def empty_snapshot(agent: Agent, session_id: str, reply_id: str, reason: FinishedReason, error: str | None) -> Snapshot:
-    """Return the same for a reply in which nothing was said, of which the session keeps nothing."""
+    """Return the snapshot of a reply without content, which the session does not keep."""
     message = AssistantMsg(agent.name, [], id=reply_id, finished_reason=reason, error=error)
     return Snapshot("over", [ReplyEndEvent(reply_id, session_id, reason, error, seq=1)], message)

@@ -2,29 +2,30 @@
 
 import os
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from json import dumps, loads
 from pathlib import Path
 from time import time_ns
 from typing import Any, TypeVar, cast
 
-from agentrt.database.open_file import OpenFile
-from agentrt.database.operations import MAX_WAIT, OperationQueue
+from agentrt._runtime.database.open_file import OpenFile
+from agentrt._runtime.database.operations import MAX_WAIT, OperationQueue
 from agentrt.errors import InvalidInputError, SessionIOError, SessionVersion
 from agentrt.event import UserInterruptEvent
-from agentrt.runner.queue import SUSPECT_DEATHS, ClaimedRequest, ReplyQueue, Result, Standing, queue_full
+from agentrt.runner.queue import SUSPECT_DEATHS, ClaimedRequest, QueueRoom, ReplyQueue, Result, Standing, queue_full
 from agentrt.runner.requests import Request, RequestKind, check_contradiction, make_request
 
 __all__ = ["SQLiteQueue"]
 
 _QueueResult = TypeVar("_QueueResult")
 
-_QUEUE_VERSION = 1
 # In the database of a store, whose own version says nothing about these tables.
-_TABLES = """
+_QUEUE_MIGRATIONS = [
+    """
     CREATE TABLE runner_schema (version INTEGER NOT NULL);
     INSERT INTO runner_schema VALUES (1);
     CREATE TABLE runner_queue (
@@ -40,7 +41,7 @@ _TABLES = """
         status TEXT NOT NULL,
         deaths INTEGER NOT NULL DEFAULT 0,  -- of workers that had it
         is_begun INTEGER NOT NULL DEFAULT 0,  -- so that a death counts
-        worker TEXT NOT NULL DEFAULT '',  -- that has it or had it last, none before it has begun
+        worker TEXT NOT NULL DEFAULT '',  -- that has it or had it last, none before its start
         is_interrupted INTEGER NOT NULL DEFAULT 0,
         reason TEXT,  -- how it ended: the state of the session has only what was said, and the last end
         error TEXT,
@@ -54,33 +55,52 @@ _TABLES = """
     CREATE INDEX runner_queue_reply ON runner_queue (reply, session);
     CREATE INDEX runner_queue_finished ON runner_queue (finished_at) WHERE finished_at IS NOT NULL;
     CREATE TABLE runner_ticks (name TEXT PRIMARY KEY, ticked_at INTEGER NOT NULL)
-"""
+""",
+    # What was queued for a session that was saved does not say whose that is, and takes its turn with what nobody owns.
+    """
+    ALTER TABLE runner_queue ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+    UPDATE runner_queue SET owner = coalesce(json_extract(labels, '$.owner'), '') WHERE status <> 'done';
+    CREATE INDEX runner_queue_owner ON runner_queue (owner, status, number) WHERE status <> 'done';
+    UPDATE runner_schema SET version = 2
+""",
+]
 
 _FIND_KEY = "SELECT digest, status FROM runner_queue WHERE session = ? AND key = ?"
+# What is open is looked for with `status <> 'done'`: without it SQLite does not use an index that leaves out the rest.
 _COUNT = """
-    SELECT count(*), count(*) FILTER (WHERE session = ?) FROM runner_queue WHERE status IN ('queued', 'held')
+    SELECT count(*), count(*) FILTER (WHERE session = ?), count(*) FILTER (WHERE owner = ?)
+    FROM runner_queue WHERE status <> 'done' AND status IN ('queued', 'held')
 """
+_OWNER_IN_SESSION = "SELECT owner FROM runner_queue WHERE session = ? AND status <> 'done' LIMIT 1"
 _RATE = "SELECT count(*) FROM runner_queue WHERE finished_at > ?"
 _ADD_REQUEST = """
-    INSERT INTO runner_queue (session, reply, kind, key, digest, input, labels, due_at, status)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'queued') ON CONFLICT DO NOTHING
+    INSERT INTO runner_queue (session, reply, kind, key, digest, input, labels, owner, due_at, status)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued') ON CONFLICT DO NOTHING
 """
 _ADD_FIRST = """
-    INSERT INTO runner_queue (number, session, reply, kind, key, digest, input, labels, due_at, deaths, status)
-    VALUES ((SELECT min(number) FROM runner_queue) - 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued')
+    INSERT INTO runner_queue (number, session, reply, kind, key, digest, input, labels, owner, due_at, deaths, status)
+    VALUES ((SELECT min(number) FROM runner_queue) - 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'queued')
     ON CONFLICT DO NOTHING
 """
-# The first that may run. Two processes never claim the same one, since SQLite has one writer at a time.
-_CLAIM = """
-    UPDATE runner_queue SET status = 'running', worker = ?, is_begun = deaths < ?
-    WHERE number = (
-        SELECT number FROM runner_queue AS next
-        WHERE status = 'queued' AND due_at <= ? AND NOT EXISTS (
-            SELECT 1 FROM runner_queue AS other WHERE other.session = next.session AND other.status = 'running'
-        )
-        ORDER BY number LIMIT 1
+_MAY_RUN = """
+    next.status <> 'done' AND next.status = 'queued' AND due_at <= :now AND NOT EXISTS (
+        SELECT 1 FROM runner_queue AS other
+        WHERE other.session = next.session AND other.status <> 'done' AND other.status = 'running'
     )
-    RETURNING number, session, reply, kind, key, digest, input, labels, deaths, is_interrupted
+"""
+# The owners who have something to run, in the order of that, and fewer replies than may run for one of them.
+_OWNERS = f"""
+    SELECT owner FROM runner_queue AS next WHERE {_MAY_RUN} AND owner NOT IN (
+        SELECT owner FROM runner_queue WHERE status <> 'done' AND status = 'running' AND owner <> ''
+        GROUP BY owner HAVING count(*) >= :max_per_owner
+    )
+    GROUP BY owner ORDER BY min(number)
+"""
+# The owner's first that may run. Two processes never claim the same one, since SQLite has one writer at a time.
+_CLAIM = f"""
+    UPDATE runner_queue SET status = 'running', worker = :worker, is_begun = deaths < :deaths
+    WHERE number = (SELECT number FROM runner_queue AS next WHERE owner = :owner AND {_MAY_RUN} ORDER BY number LIMIT 1)
+    RETURNING number, session, reply, kind, key, digest, input, labels, owner, deaths, is_interrupted
 """
 _FINISH = """
     UPDATE runner_queue SET status = 'done', input = '', reason = ?, error = ?, last_number = ?,
@@ -90,23 +110,26 @@ _BEGIN = "UPDATE runner_queue SET is_begun = 1 WHERE number = ?"
 _RELEASE = "UPDATE runner_queue SET status = 'queued' WHERE number = ?"
 _HOLD = "UPDATE runner_queue SET status = 'held', worker = '' WHERE number = ?"
 _UNHOLD = "UPDATE runner_queue SET status = 'queued' WHERE session = ? AND status = 'held'"
-# What is queued for a session that was saved does not make it anew, if it is deleted now.
+# Inputs queued for a saved session do not recreate it if it is deleted now.
 _NOTE_SAVED = "UPDATE runner_queue SET labels = 'null' WHERE session = ? AND status <> 'done'"
 # What was held is looked at again: the answer may have been given without this queue.
 _RECOVER = """
     UPDATE runner_queue SET status = 'queued', deaths = deaths + (status = 'running' AND is_begun)
-    WHERE status IN ('running', 'held') RETURNING session, reply, worker
+    WHERE status <> 'done' AND status IN ('running', 'held') RETURNING session, reply, worker
 """
 _STANDING = """
     SELECT status, worker, reason, error, last_number FROM runner_queue WHERE session = ? AND reply = ? ORDER BY number
 """
-_FIND_SESSIONS = "SELECT session FROM runner_queue WHERE reply = ? GROUP BY session ORDER BY max(number) DESC LIMIT ?"
+_FIND_SESSIONS = """
+    SELECT session FROM runner_queue WHERE reply = ? AND owner IN (coalesce(?, owner), '')
+    GROUP BY session ORDER BY max(number) DESC LIMIT ?
+"""
 _FIND_REPLIES = "SELECT DISTINCT reply FROM runner_queue WHERE session = ? AND status <> 'done'"
 _ANSWERS = """
-    SELECT session, reply, kind, key, digest, input, labels FROM runner_queue
+    SELECT session, reply, kind, key, digest, input, labels, owner FROM runner_queue
     WHERE session = ? AND reply = ? AND kind = 'answer' AND status <> 'done'
 """
-# What has begun may be in progress in the state of its session, so a worker has to end it.
+# A started request may be in progress in the state of its session, so a worker has to end it.
 _CANCEL = """
     UPDATE runner_queue SET status = 'done', input = '', reason = 'interrupted', finished_at = ?
     WHERE session = ? AND reply = ? AND kind = 'message' AND worker = '' AND status <> 'done'
@@ -116,7 +139,9 @@ _INTERRUPT = """
     WHERE session = ? AND reply = ? AND status <> 'done' AND (worker <> '' OR kind <> 'message')
 """
 _IS_INTERRUPTED = "SELECT is_interrupted FROM runner_queue WHERE number = ?"
-_TO_INTERRUPT = "SELECT number FROM runner_queue WHERE status = 'running' AND is_interrupted"
+_TO_INTERRUPT = """
+    SELECT number FROM runner_queue WHERE status <> 'done' AND status = 'running' AND is_interrupted
+"""
 _FORGET_SESSION = "DELETE FROM runner_queue WHERE session = ? AND status = 'done'"
 _FORGET_FINISHED = "DELETE FROM runner_queue WHERE finished_at < ?"
 _TICK = "INSERT INTO runner_ticks VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET ticked_at = excluded.ticked_at"
@@ -130,11 +155,16 @@ _PACE_TIME = 60 * 10**9
 class SQLiteQueue(ReplyQueue):
     """The requests of a runner in one process, in the SQLite database at `path`, or in memory.
 
-    Any number of processes may add to a database. Each operation is one transaction.
+    Any number of processes may add to a database. Each operation is one transaction. Owners take turns: each round
+    claims one request of each owner who has one to run, and at most `max_per_owner` of an owner run at a time.
     """
 
-    def __init__(self, path: Path | None, *, is_full: bool = True) -> None:
+    def __init__(self, path: Path | None, *, is_full: bool = True, max_per_owner: int) -> None:
         self.path = path
+        self._max_per_owner = max_per_owner
+        # In memory, since one process claims at a time.
+        self._round: deque[str] = deque()
+        self._last_owner = ""
         self._is_full = is_full
         self._connection: sqlite3.Connection | None = None
         self._file: OpenFile | None = None  # that the connection is to
@@ -147,15 +177,15 @@ class SQLiteQueue(ReplyQueue):
     async def close(self) -> None:
         await self._run("closed", self._close)
 
-    async def add(self, request: Request, due_at: int, *, max_queued: int, max_per_session: int) -> None:
-        await self._run("written", partial(self._add, request, due_at, max_queued, max_per_session))
+    async def add(self, request: Request, due_at: int, room: QueueRoom) -> None:
+        await self._run("written", partial(self._add, request, due_at, room))
 
     async def add_first(self, request: Request, deaths: int) -> None:
-        """Store a request in front of the others, where so many workers died with its reply."""
+        """Store a request in front of the others, with the number of workers that died with its reply."""
         await self._run("written", partial(self._execute, _ADD_FIRST, *_columns_of(request), 0, deaths))
 
     async def claim(self, worker: str) -> ClaimedRequest | None:
-        """Take the next request that is due, of a session that has none running; `None` if there is none."""
+        """Take the next request that is due, of the owner whose turn it is and a session that has none running."""
         return await self._run("read", partial(self._claim, worker))
 
     async def begin(self, claimed: ClaimedRequest) -> None:
@@ -184,8 +214,8 @@ class SQLiteQueue(ReplyQueue):
         *_, (_, _, *end) = rows
         return Standing(any(status != "done" for status, *_ in rows), worker, *end)
 
-    async def find_sessions(self, reply_id: str, limit: int) -> list[str]:
-        rows = await self._run("read", partial(self._execute, _FIND_SESSIONS, reply_id, limit))
+    async def find_sessions(self, reply_id: str, owner: str | None, limit: int) -> list[str]:
+        rows = await self._run("read", partial(self._execute, _FIND_SESSIONS, reply_id, owner, limit))
         return [session for (session,) in rows]
 
     async def find_replies(self, session_id: str) -> list[str]:
@@ -238,7 +268,7 @@ class SQLiteQueue(ReplyQueue):
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_full else 'NORMAL'}")
             with _written_whole(connection):
-                self._make_tables(connection)
+                self._migrate(connection)
         except BaseException:
             connection.close()
             raise
@@ -246,16 +276,18 @@ class SQLiteQueue(ReplyQueue):
         self._file = None if self.path is None else OpenFile(self.path)
         return connection
 
-    def _make_tables(self, connection: sqlite3.Connection) -> None:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'runner_schema'").fetchone():
-            for statement in _TABLES.split(";\n"):
-                connection.execute(statement)
-        [version] = connection.execute("SELECT version FROM runner_schema").fetchone()
-        if version > _QUEUE_VERSION:
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        version = 0
+        if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'runner_schema'").fetchone():
+            [version] = connection.execute("SELECT version FROM runner_schema").fetchone()
+        if version > len(_QUEUE_MIGRATIONS):
             raise SessionVersion(
                 f"the queue in {str(self.path)!r} has the schema {version}, and this version of agentrt knows "
-                f"{_QUEUE_VERSION}: use the version that made it, or a newer one; nothing was changed"
+                f"{len(_QUEUE_MIGRATIONS)}: use the version that made it, or a newer one; nothing was changed"
             )
+        for migration in _QUEUE_MIGRATIONS[version:]:
+            for statement in migration.split(";\n"):
+                connection.execute(statement)
 
     def _close(self) -> None:
         connection, self._connection, self._file = self._connection, None, None
@@ -265,7 +297,7 @@ class SQLiteQueue(ReplyQueue):
     def _execute(self, statement: str, *parameters: object) -> list[Any]:
         return self._open().execute(statement, parameters).fetchall()
 
-    def _add(self, request: Request, due_at: int, max_queued: int, max_per_session: int) -> None:
+    def _add(self, request: Request, due_at: int, room: QueueRoom) -> None:
         with _written_whole(self._open()) as connection:
             known = connection.execute(_FIND_KEY, (request.session_id, request.key)).fetchone()
             if known is not None:
@@ -278,30 +310,52 @@ class SQLiteQueue(ReplyQueue):
             if request.kind == "answer":
                 rows = connection.execute(_ANSWERS, (request.session_id, request.reply_id)).fetchall()
                 check_contradiction(request, map(_request_of, rows))
-            in_all, in_session = connection.execute(_COUNT, (request.session_id,)).fetchone()
+            # With one owner for all of a session, its requests stay in their order.
+            for (owner,) in connection.execute(_OWNER_IN_SESSION, (request.session_id,)):
+                request = replace(request, owner=owner)
             # An answer lets others go ahead, so there is always room for it.
-            if request.kind == "message" and (in_all >= max_queued or in_session >= max_per_session):
-                [finished] = connection.execute(_RATE, (time_ns() - _PACE_TIME,)).fetchone()
-                raise queue_full(request.session_id, in_all, in_session, max_queued, finished)
+            if request.kind == "message":
+                waiting = connection.execute(_COUNT, (request.session_id, request.owner)).fetchone()
+                full = room.find_full(request, *waiting)
+                if full is not None:
+                    [finished] = connection.execute(_RATE, (time_ns() - _PACE_TIME,)).fetchone()
+                    raise queue_full(full, finished)
             connection.execute(_ADD_REQUEST, (*_columns_of(request), due_at))
 
     def _claim(self, worker: str) -> ClaimedRequest | None:
-        rows = self._open().execute(_CLAIM, (worker, SUSPECT_DEATHS, time_ns())).fetchall()
-        if not rows:
-            return None
-        number, *request, deaths, is_interrupted = rows[0]
-        return ClaimedRequest(number, _request_of(request), deaths, bool(is_interrupted))
+        connection = self._open()
+        values = {
+            "worker": worker,
+            "deaths": SUSPECT_DEATHS,
+            "now": time_ns(),
+            "max_per_owner": self._max_per_owner,
+        }
+        while True:
+            if not self._round:
+                owners = [owner for (owner,) in connection.execute(_OWNERS, values)]
+                # Whose turn was last goes behind those who have come since.
+                self._round.extend(sorted(owners, key=lambda owner: owner == self._last_owner))
+                if not owners:
+                    return None
+            owner = self._last_owner = self._round.popleft()
+            rows = connection.execute(_CLAIM, {**values, "owner": owner}).fetchall()
+            if rows:
+                number, *request, deaths, is_interrupted = rows[0]
+                return ClaimedRequest(number, _request_of(request), deaths, bool(is_interrupted))
 
     def _finish(self, claimed: ClaimedRequest, result: Result) -> None:
         now, session_id = time_ns(), claimed.request.session_id
         with _written_whole(self._open()) as connection:
-            # In one transaction, or a worker that dies in between would leave the others held for ever.
+            # In one transaction: a worker that dies halfway must not leave the others on hold.
             connection.execute(_FINISH, (result.reason, result.error, result.number, now, claimed.name))
             connection.execute(_UNHOLD, (session_id,))
             if result.kind == "waiting" and connection.execute(_IS_INTERRUPTED, (claimed.name,)).fetchone()[0]:
                 # Asked for while the reply came to its question.
                 answer = make_request(
-                    session_id, claimed.request.reply_id, UserInterruptEvent(claimed.request.reply_id)
+                    session_id,
+                    claimed.request.reply_id,
+                    UserInterruptEvent(claimed.request.reply_id),
+                    owner=claimed.request.owner,
                 )
                 connection.execute(_ADD_REQUEST, (*_columns_of(answer), 0))
             if result.number is not None:
@@ -315,12 +369,13 @@ class SQLiteQueue(ReplyQueue):
 
 
 def _request_of(row: Iterable[object]) -> Request:
-    session_id, reply_id, kind, key, digest, text, labels = map(str, row)
-    return Request(session_id, reply_id, cast(RequestKind, kind), key, digest, text, loads(labels))
+    session_id, reply_id, kind, key, digest, text, labels, owner = map(str, row)
+    return Request(session_id, reply_id, cast(RequestKind, kind), key, digest, text, loads(labels), owner)
 
 
 def _columns_of(request: Request) -> tuple[str, ...]:
-    return (*astuple(request)[:-1], dumps(request.labels))
+    *names, labels, owner = astuple(request)
+    return (*names, dumps(labels), owner)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ _QueueAnswer = TypeVar("_QueueAnswer")
 
 
 class ReplyWorker:
-    """Runs what is claimed, notes in the queue what became of it, and leaves it to others when it is told to."""
+    """Runs claimed requests, records their outcome in the queue, and leaves them to others on request."""
 
     def __init__(self, agent: Agent, store: SessionStore, max_attempts: int) -> None:
         self._agent = agent
@@ -65,7 +65,7 @@ class ReplyWorker:
         )
 
     async def run(self, queue: ReplyQueue, claimed: ClaimedRequest, events: EventLog) -> Result | None:
-        """Run a request that was begun; returns `None` where that is not possible, and raises nothing.
+        """Run a started request; returns `None` if that is not possible, and raises nothing.
 
         A cancellation ends no reply: who cancels calls `leave_all`.
         """
@@ -88,7 +88,7 @@ class ReplyWorker:
         return result
 
     async def _prepare(self, queue: ReplyQueue, claimed: ClaimedRequest, deaths: int) -> None:
-        """Let no two requests run here at once of which each may be what has killed the workers before.
+        """Run suspected requests one at a time: any of them may have killed the workers before.
 
         Else the others would be given up with it. What has got on is free of it.
         """
@@ -112,7 +112,7 @@ class ReplyWorker:
         changed.set()
 
     async def _settle(self, queue: ReplyQueue, claimed: ClaimedRequest, result: Result) -> None:
-        """Note in the queue what became of a request; while that is away, nothing else of the session runs.
+        """Record the outcome of a request in the queue; while that is unavailable, nothing else of the session runs.
 
         If the process dies in here, the next worker does all of it again.
         """

@@ -5,7 +5,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from agentrt.database.file_lock import lock_until
+from agentrt._runtime.database.file_lock import lock_until
 from agentrt.errors import SessionIOError
 
 __all__ = ["WorkerLock"]

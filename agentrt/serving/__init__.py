@@ -4,13 +4,23 @@ from agentrt.errors import ConfigError
 
 try:
     from agentrt.serving.app import create_app
-    from agentrt.serving.auth import Authenticate, BearerTokens
     from agentrt.serving.inputs import RemoteUserInput, StudioUserInput
     from agentrt.serving.limits import Limits
     from agentrt.serving.mcp import mcp_server
+    from agentrt.serving.owners.auth import Authenticate, BearerTokens
+    from agentrt.serving.owners.owner import Owner
 except ModuleNotFoundError as error:
     if error.name == "starlette":
         raise ConfigError("agentrt.serving needs the extra 'serve': pip install \"agentrt[serve]\"") from error
     raise
 
-__all__ = ["Authenticate", "BearerTokens", "Limits", "RemoteUserInput", "StudioUserInput", "create_app", "mcp_server"]
+__all__ = [
+    "Authenticate",
+    "BearerTokens",
+    "Limits",
+    "Owner",
+    "RemoteUserInput",
+    "StudioUserInput",
+    "create_app",
+    "mcp_server",
+]

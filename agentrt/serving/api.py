@@ -1,6 +1,7 @@
 """The routes under `/api`: sessions, replies, what waits, and the chains of an agent."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from json import loads
 from typing import Any
@@ -11,8 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentrt.block import new_name
-from agentrt.errors import SessionConflict, UsageError
+from agentrt._runtime.block import new_name
+from agentrt.errors import SessionCorrupt, UsageError
 from agentrt.runner import ReplyHandle
 from agentrt.serving.bodies import (
     confirm_calls,
@@ -20,17 +21,16 @@ from agentrt.serving.bodies import (
     read_after,
     read_answer,
     read_idempotency_key,
-    read_json,
-    read_messages,
     read_on_disconnect,
     read_query_number,
+    read_user_messages,
 )
+from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate, RouteHandler
 from agentrt.serving.json_response import JsonResponse
-from agentrt.serving.sessions import (
-    Visitor,
-    check_new_id,
+from agentrt.serving.owners.sessions import (
+    OwnerSessions,
     check_sent_id,
     describe_session,
     message_json,
@@ -51,7 +51,6 @@ class Api:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._limits = gate.limits
-        self._slots = gate.slots
 
     def routes(self) -> list[Route]:
         """Return the routes; a session id may hold slashes."""
@@ -69,21 +68,20 @@ class Api:
         ]
         return [Route(path, self._gate.endpoint(handler), methods=[method]) for method, path, handler in table]
 
-    async def _list_sessions(self, request: Request, visitor: Visitor) -> Response:
-        page = await visitor.runner.store.list(
-            labels=visitor.labels,
+    async def _list_sessions(self, request: Request, sessions: OwnerSessions) -> Response:
+        page = await sessions.list_page(
             prefix=request.query_params.get("prefix", ""),
             limit=max(1, read_query_number(request, "limit", _PAGE, _LONGEST_PAGE)),
             cursor=request.query_params.get("cursor") or None,
         )
         return JsonResponse({"sessions": [describe_session(info) for info in page.sessions], "cursor": page.cursor})
 
-    async def _read_session(self, request: Request, visitor: Visitor) -> Response:
-        info = await visitor.get(request.path_params["session_id"])
+    async def _read_session(self, request: Request, sessions: OwnerSessions) -> Response:
+        info = await sessions.get(request.path_params["session_id"])
         # Before the state is loaded, which may be long.
         if f'"{info.revision}"' in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers={"ETag": f'"{info.revision}"'})
-        state = await visitor.load(info.session_id)
+        state = await sessions.load(info.session_id)
         # The last ones, since a client shows the end of a conversation first.
         count = read_query_number(request, "last", _LONGEST_PAGE, len(state.context) + _LONGEST_PAGE)
         context = state.reply_context
@@ -92,110 +90,103 @@ class Api:
             "revision": state.revision,
             "messages": [message_json(message) for message in (state.context[-count:] if count else [])],
             "messages_in_all": len(state.context),
-            "cost": visitor.cost_of(state),
+            "cost": sessions.cost_of(state),
             "reply": None if context is None else message_json(context.message),
-            "waiting": visitor.question_of(state),
+            "waiting": sessions.question_of(state),
             "allow_edited_input": state.permission_context.allow_edited_input,
         }
         return JsonResponse(body, headers={"ETag": f'"{state.revision}"'})
 
-    async def _delete_session(self, request: Request, visitor: Visitor) -> Response:
-        info = await visitor.get(request.path_params["session_id"])
-        # Its worker would save the session again, or fail where it does.
-        if info.status == "running":
-            raise ApiError(409, "running", "a reply of this session is in progress: interrupt it first")
-        await visitor.runner.delete(info.session_id)
+    async def _delete_session(self, request: Request, sessions: OwnerSessions) -> Response:
+        session_id = request.path_params["session_id"]
+        with suppress(SessionCorrupt):  # a damaged one may only be deleted
+            info = await sessions.get(session_id)
+            # Its worker would save the session again, or fail where it does.
+            if info.status == "running":
+                raise ApiError(409, "running", "a reply of this session is in progress: interrupt it first")
+        await sessions.delete(session_id)
         return Response(status_code=204)
 
-    async def _fork_session(self, request: Request, visitor: Visitor) -> Response:
-        info = await visitor.get(request.path_params["session_id"])
-        body = await read_json(request, self._limits, ("session_id", "messages"))
-        new_id = check_new_id(body.get("session_id", new_name()), "'session_id'")
+    async def _fork_session(self, request: Request, sessions: OwnerSessions) -> Response:
+        info = await sessions.get(request.path_params["session_id"])
+        body = await read_json(request, self._limits, ("session_id", "messages"), items=())
+        new_id = check_sent_id(body.get("session_id", new_name()), "'session_id'")
         count = body.get("messages")
         if count is not None and (type(count) is not int or count < 0):
             raise ApiError(400, "invalid_body", "'messages' must be the number of messages to keep")
         try:
-            await visitor.runner.store.fork(info.session_id, new_id, messages=count)
+            fork = await sessions.fork(info.session_id, new_id, count)
         except UsageError:
             raise ApiError(400, "invalid_body", "'messages' is more than this session has") from None
-        except SessionConflict:
-            await visitor.get(new_id)
-            # Only for a session of the visitor; get() has raised for any other.
-            raise ApiError(409, "exists", "there is a session of this id already") from None
-        return JsonResponse(describe_session(await visitor.get(new_id)), 201)
+        return JsonResponse(describe_session(fork), 201)
 
-    async def _begin_reply(self, request: Request, visitor: Visitor) -> ASGIApp:
+    async def _begin_reply(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
         session_id = check_sent_id(request.path_params["session_id"], "the id of the session")
         key, after, leave = read_idempotency_key(request), read_after(request), read_on_disconnect(request)
-        body = await read_json(request, self._limits, ("input", "answer"))
+        body = await read_json(request, self._limits, ("input", "answer"), items=("input", "answer"))
         # Both would leave it open which comes first.
         if len(body) != 1:
             raise ApiError(400, "invalid_body", "the body must have 'input' or 'answer', and not both")
         if after:
-            await _check_number(visitor, session_id, key or _reply_of_answer(body), after)
+            await _check_number(sessions, session_id, key or _reply_of_answer(body), after)
         is_stream = "text/event-stream" in request.headers.get("accept", "")
         if is_stream:
             # Before anything is stored: a refused stream must not leave a reply that runs.
-            self._slots.take(visitor.owner)
-        try:
-            if "input" in body:
-                messages = read_messages(visitor.runner.agent, body["input"])
-                handle = await submit_messages(visitor, session_id, messages, key)
-            else:
-                handle, asked_at = await self._submit_answer(visitor, session_id, body["answer"])
-                # The client has read what came before its answer.
-                after = after or asked_at
-        except BaseException:
-            if is_stream:
-                self._slots.release(visitor.owner)
-            raise
+            sessions.take_place("streams")
+        if "input" in body:
+            messages = await read_user_messages(body["input"])
+            handle = await submit_messages(sessions, session_id, messages, key)
+        else:
+            handle, asked_at = await self._submit_answer(sessions, session_id, body["answer"])
+            # The client has read what came before its answer.
+            after = after or asked_at
         place = _path_of_events(request, handle)
         if is_stream:
             on_leave = handle.interrupt if leave == "interrupt" else None
-            return self._stream(visitor, handle, after, on_leave=on_leave, headers={"Location": place})
+            return self._stream(sessions, handle, after, on_leave=on_leave, headers={"Location": place})
         body = {"reply_id": handle.reply_id, "session_id": session_id, "events": place}
         return JsonResponse(body, 202, {"Location": place})
 
-    async def _submit_answer(self, visitor: Visitor, session_id: str, value: object) -> tuple[ReplyHandle, int]:
+    async def _submit_answer(self, sessions: OwnerSessions, session_id: str, value: object) -> tuple[ReplyHandle, int]:
         """Return the handle, and the number of the question's event."""
         answer = read_answer(value)
-        state = await visitor.load(session_id)
-        question = visitor.runner.agent.with_state(state).waiting()
+        state = await sessions.load(session_id)
+        question = sessions.agent.with_state(state).waiting()
         if answer is None:
             values: dict[str, dict[str, bool]] = value  # type: ignore[assignment]  # as `read_answer` has found it
             answer = confirm_calls(question, str(values["reply_id"]), values["calls"])
-        handle = await submit_answer(visitor, session_id, answer)
+        handle = await submit_answer(sessions, session_id, answer)
         return handle, 0 if question is None else question.seq
 
-    async def _follow_reply(self, request: Request, visitor: Visitor) -> ASGIApp:
+    async def _follow_reply(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
         after = read_after(request)
-        handle = await self._find_reply(request, visitor)
+        handle = await self._find_reply(request, sessions)
         if after:
-            await _check_number(visitor, handle.session_id, handle.reply_id, after)
-        self._slots.take(visitor.owner)
-        return self._stream(visitor, handle, after, on_leave=None, headers={})
+            await _check_number(sessions, handle.session_id, handle.reply_id, after)
+        sessions.take_place("streams")
+        return self._stream(sessions, handle, after, on_leave=None, headers={})
 
-    async def _interrupt_reply(self, request: Request, visitor: Visitor) -> Response:
-        handle = await self._find_reply(request, visitor)
+    async def _interrupt_reply(self, request: Request, sessions: OwnerSessions) -> Response:
+        handle = await self._find_reply(request, sessions)
         return JsonResponse({"reply_id": handle.reply_id, "interrupted": await handle.interrupt()})
 
-    async def _find_reply(self, request: Request, visitor: Visitor) -> ReplyHandle:
+    async def _find_reply(self, request: Request, sessions: OwnerSessions) -> ReplyHandle:
         reply_id, session_id = request.path_params["reply_id"], request.query_params.get("session")
         # No reply has such an id, and a runner refuses to look for it.
         if not is_reply_id(reply_id):
             raise no_reply()
         # The client may know the reply alone, as after an Idempotency-Key of its own.
         if session_id is None:
-            session_id = await visitor.find_session_of(reply_id)
+            session_id = await sessions.find_session_of(reply_id)
         else:
-            await visitor.get(session_id)
-        if not await visitor.runner.has_reply(session_id, reply_id):
+            await sessions.get(session_id)
+        if not await sessions.has_reply(session_id, reply_id):
             raise no_reply()
-        return visitor.runner.handle(session_id, reply_id)
+        return sessions.handle(session_id, reply_id)
 
     def _stream(
         self,
-        visitor: Visitor,
+        sessions: OwnerSessions,
         handle: ReplyHandle,
         after: int,
         *,
@@ -203,29 +194,28 @@ class Api:
         headers: dict[str, str],
     ) -> ASGIApp:
         return EventStream(
-            partial(reply_messages, handle, after, partial(read_status, visitor)),
+            partial(reply_messages, handle, after, partial(read_status, sessions)),
             self._limits,
             name=f"reply {handle.reply_id}",
             on_leave=on_leave,
-            on_close=partial(self._slots.release, visitor.owner),
             headers=headers,
         )
 
-    async def _list_waiting(self, request: Request, visitor: Visitor) -> Response:
+    async def _list_waiting(self, request: Request, sessions: OwnerSessions) -> Response:
         cursor = request.query_params.get("cursor") or None
-        page = await visitor.runner.store.list(labels=visitor.labels, limit=_LONGEST_PAGE, cursor=cursor)
+        page = await sessions.list_page(limit=_LONGEST_PAGE, cursor=cursor)
         waiting = []
         for info in page.sessions:
             if info.status == "waiting":
-                state = await visitor.runner.store.load(info.session_id)
-                question = None if state is None else visitor.question_of(state)
+                state = await sessions.find_state(info.session_id)
+                question = None if state is None else sessions.question_of(state)
                 if question is not None:  # else it was answered a moment ago
                     waiting.append({"session_id": info.session_id, "question": question})
         return JsonResponse({"waiting": waiting, "cursor": page.cursor})
 
-    async def _read_chains(self, request: Request, visitor: Visitor) -> Response:
+    async def _read_chains(self, request: Request, sessions: OwnerSessions) -> Response:
         return JsonResponse(
-            {"agents": list(self._gate.runners), "chains": loads(visitor.runner.agent.explain(format="json"))}
+            {"agents": list(self._gate.runners), "chains": loads(sessions.agent.explain(format="json"))}
         )
 
 
@@ -236,13 +226,13 @@ def _reply_of_answer(body: dict[str, Any]) -> str | None:
     return reply_id if isinstance(reply_id, str) and is_reply_id(reply_id) else None
 
 
-async def _check_number(visitor: Visitor, session_id: str, reply_id: str | None, after: int) -> None:
+async def _check_number(sessions: OwnerSessions, session_id: str, reply_id: str | None, after: int) -> None:
     """Raise `ApiError` for the number of an event that the client cannot have, as in a new session."""
-    if await visitor.find(session_id) is not None:
-        state = await visitor.load(session_id)
+    if await sessions.find(session_id) is not None:
+        state = await sessions.load(session_id)
         if after <= state.sequence:
             return
-        if reply_id is not None and await visitor.runner.can_have_sent(state, reply_id, after):
+        if reply_id is not None and await sessions.can_have_sent(state, reply_id, after):
             return
     raise ApiError(400, "last_event_id", "Last-Event-ID must be the id of an event of this reply")
 

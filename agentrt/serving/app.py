@@ -1,9 +1,12 @@
 """The application: agents, their runners, and what stands between them and the network."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import asdict
+from functools import partial
 from types import TracebackType
+from typing import Any
 
 import anyio
 from starlette.applications import Starlette
@@ -14,14 +17,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentrt.agent import Agent
-from agentrt.errors import ConfigError, SessionIOError
+from agentrt.agent import Agent, Health
+from agentrt.errors import ConfigError
 from agentrt.runner import Runner
 from agentrt.runner.base import RunnerBase
+from agentrt.runner.supervisor import Supervisor
+from agentrt.runs import run_stores
 from agentrt.serving.a2a import A2ARoutes
 from agentrt.serving.agui import AgUi
 from agentrt.serving.api import Api
-from agentrt.serving.auth import Authenticate
 from agentrt.serving.failure import ApiError, failure_body
 from agentrt.serving.gate import Gate
 from agentrt.serving.guard import RequestGuard, check_origins
@@ -30,14 +34,17 @@ from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.limits import Limits
 from agentrt.serving.mcp.route import McpRoute
 from agentrt.serving.openai import OpenAIApi
+from agentrt.serving.owners.auth import Authenticate, identify
 from agentrt.serving.studio import LayerRoutes, StudioPage
 from agentrt.state import InMemoryStateStore, SessionStore
+from agentrt.state.store import find_session
 
 __all__ = ["create_app"]
 
 _logger = logging.getLogger("agentrt")
 _EXPIRY_SECONDS = 3600
 _READY_SECONDS = 5.0
+_REUSE_SECONDS = 1.0  # of what the parts have answered, since everyone may ask
 _CLIENT_HEADERS = (
     *("A2A-Version", "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID"),
     *("Mcp-Session-Id", "Mcp-Protocol-Version", "Mcp-Method", "Mcp-Name"),
@@ -63,7 +70,8 @@ def create_app(
     application, enter `app.router.lifespan_context(app)` in its lifespan, since a mounted one has none.
 
     Without `auth` it answers only to this machine. With it, each session belongs to the owner that `auth` returned for
-    the request that began it, by its label "owner", and is not there for others. Pages of `allow_origins` may use it,
+    the request that began it, by its label "owner", and is not there for others: each owner has session ids of its own.
+    Pages of `allow_origins` may use it,
     besides its own. With `studio` it has a page at `/studio`, where all of this can be done and seen.
     """
     runners = _make_runners(agents, runner, store)
@@ -73,9 +81,8 @@ def create_app(
     if not isinstance(limits, Limits):
         raise ConfigError(f"create_app(limits=...) must be Limits, not {limits!r:.200}")
     origins = check_origins(allow_origins)
-    health = _Health(runners)
     gate = Gate(runners, auth, limits)
-    board = InputBoard(has_owners=auth is not None)
+    board = InputBoard(gate.owners)
     mcp = McpRoute(gate)
     app = Starlette(
         routes=[
@@ -86,16 +93,13 @@ def create_app(
             *AgUi(gate).routes(),
             *OpenAIApi(gate, has_studio=studio).routes(),
             *mcp.routes(),
-            *A2ARoutes(gate, has_owners=auth is not None).routes(),
-            Route("/healthz", health.answer),
-            Route("/readyz", health.answer_ready),
+            *A2ARoutes(gate).routes(),
+            *_HealthRoutes(gate).routes(),
         ],
         middleware=_make_middleware(origins, limits, is_local=auth is None),
         exception_handlers={
             ApiError: _answer_api_error,
             HTTPException: _answer_http_exception,
-            SessionIOError: _answer_store_error,
-            OSError: _answer_store_error,  # of a store by others, which may raise it as it is
         },
         lifespan=lambda _: _Workers(list(runners.values()), mcp),
     )
@@ -132,7 +136,7 @@ def _make_runners(
     stores = [agent.state_store or InMemoryStateStore() for agent in listed]
     if store is not None or len({id(state_store) for state_store in stores}) < len(stores):
         raise ConfigError(
-            "several agents need a store each, since their sessions differ: write Agent(state_store=...) in each"
+            "several agents need separate stores, since their sessions differ: give each its own Agent(state_store=...)"
         )
     return {agent.name: Runner(agent, own) for agent, own in zip(listed, stores, strict=True)}  # type: ignore[arg-type]
 
@@ -142,7 +146,7 @@ def _list_agents(agents: object) -> list[Agent]:
     if not listed or not all(isinstance(agent, Agent) for agent in listed):
         raise ConfigError(f"create_app takes an Agent, or a list of them, not {agents!r:.200}")
     if len({agent.name for agent in listed}) < len(listed):
-        raise ConfigError("create_app needs agents of different names: ?agent= chooses by them")
+        raise ConfigError("create_app needs agents with different names: ?agent= chooses between them")
     return listed
 
 
@@ -166,13 +170,13 @@ class _Workers:
             await self._stack.aclose()
             raise
         for runner in self._runners:
-            group.start_soon(self._work, runner)
-            self._helpers.start_soon(_expire_sessions, runner.store)
+            group.start_soon(_keep_running, repr(runner), partial(self._work, runner))
+            self._helpers.start_soon(_keep_running, "the removal of sessions", partial(_expire_hourly, runner))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # Set first, since a worker may not have begun yet.
+        # Set first, since a worker may not have started yet.
         self._is_stopping = True
         self._helpers.cancel_scope.cancel()
         for runner in self._runners:
@@ -184,38 +188,80 @@ class _Workers:
             await runner.work()
 
 
-async def _expire_sessions(store: SessionStore) -> None:
-    """Call the store's `expire` now and every hour."""
-    expire = getattr(store, "expire", None)  # a custom store may lack it
-    while expire is not None:
-        try:
-            await expire()
-        except Exception as error:  # noqa: BLE001  # a store may raise anything, and the next call may succeed
-            _logger.warning("could not remove expired sessions from %.200r: %s", store, type(error).__name__)
+async def _keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Run a background task of the application, which starts again where it fails, and ends no other one."""
+    try:
+        await Supervisor().run(name, work, anyio.Event())
+    except Exception as error:  # noqa: BLE001  # it would cancel the application; `/readyz` says which worker is missing
+        _logger.error("%s has ended: %s", name, type(error).__name__)
+
+
+async def _expire_hourly(runner: RunnerBase) -> None:
+    """Delete the sessions and the recorded runs that have expired, now and every hour."""
+    # A custom store may lack it.
+    stores = [part for part in (runner.store, *run_stores(runner.agent)) if hasattr(part, "expire")]
+    while stores:
+        for store in stores:
+            await store.expire()
         await anyio.sleep(_EXPIRY_SECONDS)
 
 
-class _Health:
-    """Says that the process is there, and whether it can take requests."""
+class _HealthRoutes:
+    """Answers everyone; only authenticated clients see which part has a problem, and what it is."""
 
-    def __init__(self, runners: Mapping[str, RunnerBase]) -> None:
-        self._runners = runners
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._asked_at = float("-inf")
+        self._health: dict[str, Health] = {}
+        self._lock: anyio.Lock | None = None
 
-    async def answer(self, _: Request) -> Response:
+    def routes(self) -> list[Route]:
+        """Return the routes."""
+        return [
+            Route("/healthz", self._answer),
+            Route("/readyz", self._answer_ready),
+            Route("/api/health", self._answer_health),
+        ]
+
+    async def _answer(self, _: Request) -> Response:
         return JsonResponse({"status": "ok"})
 
-    async def answer_ready(self, _: Request) -> Response:
-        for runner in self._runners.values():
+    async def _answer_ready(self, _: Request) -> Response:
+        for runner in self._gate.runners.values():
             try:
                 # A store that hangs is not ready either, and who asks has a limit of its own.
                 with anyio.fail_after(_READY_SECONDS):
                     if not runner.is_open:
                         return JsonResponse({"status": "not_open"}, 503)
-                    await runner.store.list(limit=1)
+                    if runner.worker_failure is not None:
+                        return JsonResponse({"status": "no_worker", "reason": runner.worker_failure}, 503)
+                    await find_session(runner.store, "readyz")  # a list would open each file of a folder
             except Exception as error:  # noqa: BLE001  # whatever a store raises, it is not ready
                 _logger.warning("not ready: the store of %.100r failed: %s", runner.agent.name, type(error).__name__)
                 return JsonResponse({"status": "no_store"}, 503)
         return JsonResponse({"status": "ready"})
+
+    async def _answer_health(self, request: Request) -> Response:
+        health = await self._ask_agents()
+        is_ok = all(one.is_ok for one in health.values())
+        body: dict[str, Any] = {"status": "ok" if is_ok else "failed"}
+        try:
+            await identify(self._gate.auth, self._gate.owners, request)
+        except ApiError:
+            pass
+        else:
+            body["agents"] = {name: [asdict(part) for part in one.parts] for name, one in health.items()}
+        return JsonResponse(body, 200 if is_ok else 503)
+
+    async def _ask_agents(self) -> dict[str, Health]:
+        if self._lock is None:
+            self._lock = anyio.Lock()
+        async with self._lock:
+            if anyio.current_time() - self._asked_at >= _REUSE_SECONDS:
+                runners = self._gate.runners.items()
+                self._health = {name: await runner.agent.health() for name, runner in runners}
+                self._asked_at = anyio.current_time()
+            return self._health
 
 
 async def _answer_api_error(_: Request, error: Exception) -> Response:
@@ -227,10 +273,3 @@ async def _answer_http_exception(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code, message = _HTTP_CODES.get(error.status_code, ("invalid_request", "this request cannot be answered"))
     return JsonResponse(failure_body(code, message), error.status_code, error.headers)
-
-
-async def _answer_store_error(request: Request, error: Exception) -> Response:
-    _logger.warning("%s %.200r: %s", request.method, request.url.path, type(error).__name__)
-    return JsonResponse(
-        failure_body("store", "the store of the sessions does not answer: try again"), 503, {"Retry-After": "1"}
-    )

@@ -1,103 +1,39 @@
-"""What clients send, checked: bodies, messages, answers, and where a stream is to begin."""
+"""Messages, answers and parameters that clients send, checked."""
 
 import re
 from collections.abc import Mapping
 from json import dumps
 from typing import Any
 
-import anyio
 from starlette.requests import Request
 
-from agentrt import Agent, AgentState, Msg
-from agentrt.boundary import strict_json
+from agentrt import Msg
+from agentrt._runtime.conversation.inputs import ANSWERS, AnswerEvent, as_messages, check_content
 from agentrt.errors import InvalidInputError, UsageError
 from agentrt.event import (
     AgentEvent,
     ConfirmResult,
-    ExternalExecutionResultEvent,
     RequireUserConfirmEvent,
     UserConfirmResultEvent,
-    UserInterruptEvent,
 )
+from agentrt.serving.budget import take_in
 from agentrt.serving.failure import ApiError
-from agentrt.serving.limits import Limits
 
 __all__ = [
-    "SentAnswer",
     "confirm_calls",
-    "decode_json",
     "is_reply_id",
     "read_after",
     "read_answer",
-    "read_body",
     "read_idempotency_key",
-    "read_json",
-    "read_messages",
     "read_on_disconnect",
     "read_query_number",
+    "read_user_message",
+    "read_user_messages",
 ]
 
-SentAnswer = UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
-_ANSWER_TYPES = (UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent)
 _IDEMPOTENCY_KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_EVENT_NUMBER = 2**53 - 1
 _MESSAGE_FIELDS = ("role", "content", "name")
-
-
-async def read_json(request: Request, limits: Limits, fields: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return the body, an object with no other than these fields, if any are named; raises `ApiError` for others."""
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    # A form of another page can send any other type without asking the browser.
-    if content_type != "application/json":
-        raise ApiError(415, "content_type", "send the body as Content-Type: application/json")
-    value = decode_json(await read_body(request, limits))
-    if not isinstance(value, dict):
-        raise ApiError(400, "invalid_body", "the body must be a JSON object")
-    for name in value:
-        if fields is not None and name not in fields:
-            raise ApiError(400, "invalid_body", f"the body has an unknown field {name!r:.50}: it takes {_list(fields)}")
-    return value
-
-
-async def read_body(request: Request, limits: Limits) -> bytes:
-    """Return the body; raises `ApiError` for one that is too large, or does not come in time."""
-    body = bytearray()
-    try:
-        with anyio.fail_after(limits.body_seconds):
-            while (message := await request.receive())["type"] == "http.request":
-                body += message.get("body", b"")
-                if len(body) > limits.body_bytes:
-                    raise ApiError(
-                        413, "too_large", f"the body has more than {limits.body_bytes:,} bytes", headers=_CLOSE
-                    )
-                if not message.get("more_body", False):
-                    break
-    except TimeoutError:
-        raise ApiError(408, "too_slow", "the body did not come in time", headers=_CLOSE) from None
-    return bytes(body)
-
-
-def decode_json(body: bytes) -> Any:
-    """Return what is in a body; raises `ApiError` for what is not JSON, or can be read in two ways."""
-    try:
-        # Of a field that is there twice, another reader might take the other one: an approval must say one thing.
-        return strict_json(body, object_pairs_hook=_refuse_twice)
-    except (ValueError, RecursionError):
-        raise ApiError(400, "invalid_json", "the body is not JSON, or has a field twice") from None
-
-
-_CLOSE = {"Connection": "close"}  # what is left of the body is not read
-
-
-def _refuse_twice(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(fields)
-    if len(values) < len(fields):
-        raise ValueError("a field is there twice")
-    return values
-
-
-def _list(names: tuple[str, ...]) -> str:
-    return ", ".join(map(repr, names))
 
 
 def read_idempotency_key(request: Request) -> str | None:
@@ -149,62 +85,59 @@ def _parse_number(text: str) -> int | None:
     return number if number <= _MAX_EVENT_NUMBER else None
 
 
-def read_messages(agent: Agent, value: Any, place: str = "input") -> list[Msg]:
-    """Return what the user says: text, a message, or a list of these; raises `ApiError` that names the place."""
-    items = value if isinstance(value, list) else [value]
-    if not items:
+async def read_user_messages(value: Any, place: str = "input") -> list[Msg]:
+    """Return the messages of the user: text, a message, or a list of these; raises `ApiError` that names the place."""
+    if not isinstance(value, list):
+        return [read_user_message(value, place)]
+    if not value:
         raise ApiError(400, "invalid_input", f"{place!r} is empty: send text, or messages")
-    return [
-        _read_message(agent, item, f"{place}[{number}]" if isinstance(value, list) else place)
-        for number, item in enumerate(items)
-    ]
+    return await take_in(value, lambda number, item: read_user_message(item, f"{place}[{number}]"))
 
 
-def _read_message(agent: Agent, item: Any, place: str) -> Msg:
+def read_user_message(item: Any, place: str) -> Msg:
+    """Return the message of the user; raises `ApiError` that names the place."""
     if isinstance(item, str):
         item = {"role": "user", "content": item}
     if not isinstance(item, Mapping):
         raise ApiError(400, "invalid_input", f"{place!r} must be text, or a message with 'role' and 'content'")
     for name in item:
         if name not in _MESSAGE_FIELDS:
-            raise ApiError(
-                400, "invalid_input", f"{place!r} has an unknown field {name!r:.50}: it takes {_list(_MESSAGE_FIELDS)}"
-            )
+            known = ", ".join(map(repr, _MESSAGE_FIELDS))
+            raise ApiError(400, "invalid_input", f"{place!r} has an unknown field {name!r:.50}: it takes {known}")
     # Else a client could put words into the mouth of the agent, or of the system.
     if item.get("role") != "user":
         raise ApiError(400, "invalid_input", f"'{place}.role' must be 'user': only a reply speaks for the agent")
     if not isinstance(item.get("name", ""), str):
         raise ApiError(400, "invalid_input", f"'{place}.name' must be text")
     try:
-        # By a conversation of its own, since this looks at the message and not at the session.
-        taken: Any = [dict(item)]
-        [message] = agent.with_state(AgentState()).check_input(taken)  # type: ignore[misc]  # a list gives a list
+        [message] = as_messages([dict(item)])
+        check_content([message])
     except InvalidInputError:
         raise ApiError(
             400,
             "invalid_input",
-            f"'{place}.content' must be text that is not empty, or a list of parts of the types 'text' and 'image_url'",
+            f"'{place}.content' must be non-empty text, or a list of parts of type 'text' or 'image_url'",
         ) from None
     return message
 
 
-def read_answer(value: Any) -> SentAnswer | None:
+def read_answer(value: Any) -> AnswerEvent | None:
     """Return the answer; `None` if it is the short form, which only says yes or no to each call."""
     if not isinstance(value, dict):
         raise ApiError(400, "invalid_answer", "'answer' must be an object")
     if "calls" in value:
         calls = value["calls"]
         if set(value) != {"reply_id", "calls"} or not isinstance(value["reply_id"], str):
-            raise ApiError(400, "invalid_answer", "an 'answer' with 'calls' has 'reply_id', text, and nothing else")
+            raise ApiError(400, "invalid_answer", "an 'answer' with 'calls' takes 'reply_id', text, and nothing else")
         # No "yes" or 1: an approval is taken as nothing but what it is.
         if not isinstance(calls, dict) or not calls or not all(isinstance(yes, bool) for yes in calls.values()):
-            raise ApiError(400, "invalid_answer", "'answer.calls' must say true or false for the id of each call")
+            raise ApiError(400, "invalid_answer", "'answer.calls' must map the id of each call to true or false")
         return None
     try:
         answer = AgentEvent.from_json(dumps(value))
     except (UsageError, ValueError):
         answer = None
-    if not isinstance(answer, _ANSWER_TYPES):
+    if not isinstance(answer, ANSWERS):
         raise ApiError(
             400,
             "invalid_answer",
@@ -217,7 +150,7 @@ def read_answer(value: Any) -> SentAnswer | None:
 def confirm_calls(question: object, reply_id: str, calls: dict[str, bool]) -> UserConfirmResultEvent:
     """Return the whole answer for the short form, which is about what is asked now."""
     if not isinstance(question, RequireUserConfirmEvent):
-        raise ApiError(409, "not_waiting", "the session does not wait for the user's approval")
+        raise ApiError(409, "not_waiting", "the session is not waiting for the user's approval")
     # The client may have looked at a question that was answered since.
     if question.reply_id != reply_id:
         raise ApiError(409, "mismatch", "another reply of this session waits for an answer")

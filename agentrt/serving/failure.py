@@ -1,14 +1,15 @@
-"""What a client sees when a request fails: a code and a sentence of ours, never an exception's words."""
+"""The response to a failed request: a code and a sentence of ours, never an exception's text."""
 
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from agentrt.errors import AgentRTError, UsageError
+from agentrt.errors import SessionCorrupt, SessionVersion, UsageError
 
 __all__ = ["ApiError", "as_api_error", "failure_body"]
 
 _logger = logging.getLogger("agentrt")
+_SOON = {"Retry-After": "1"}
 
 
 class ApiError(Exception):
@@ -34,12 +35,16 @@ def failure_body(code: str, message: str, details: Mapping[str, Any] | None = No
     return {"error": {"code": code, "message": message, **(details or {})}}
 
 
-def as_api_error(error: AgentRTError | ApiError, what: str) -> ApiError:
-    """Return what a client sees where a reply cannot be followed to its end; `what` is for the log."""
+def as_api_error(error: Exception, action: str) -> ApiError:
+    """Return what a client sees of a failed store or runner; `action` is for the log."""
     if isinstance(error, ApiError):
         return error
-    # The runner raises this when it was closed, and every other error is the store's.
+    # The runner raises this when it was closed.
     if isinstance(error, UsageError):
-        return ApiError(503, "closed", "this server stops: the reply continues in the next one")
-    _logger.warning("%s failed: %s", what, type(error).__name__)
-    return ApiError(503, "store", "the store of the sessions does not answer")
+        return ApiError(503, "closed", "this server is stopping: the next one continues the reply", headers=_SOON)
+    if isinstance(error, (SessionCorrupt, SessionVersion)):
+        _logger.error("%s failed: %s", action, error)
+        message = "this session is damaged, or of a newer version: the log of this server says more"
+        return ApiError(500, "unreadable", message)
+    _logger.warning("%s failed: %s", action, type(error).__name__)
+    return ApiError(503, "store", "the store of the sessions is unavailable: try again", headers=_SOON)

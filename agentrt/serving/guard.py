@@ -1,4 +1,4 @@
-"""What every request passes before anything else looks at it: hosts, origins, the number of requests, failures."""
+"""The first checks of every request: hosts, origins, the number of requests, failures."""
 
 import logging
 import re
@@ -61,19 +61,25 @@ class RequestGuard:
             raise ApiError(400, "host", "a request needs one Host header, with the name of this server")
         # A Unix socket has no address, and only this machine reaches it.
         client = scope.get("client")
-        if self._is_local and not (_is_loopback_name(match["name"]) and (client is None or is_loopback(client[0]))):
+        if self._is_local and not (is_loopback(match["name"]) and (client is None or is_loopback(client[0]))):
             raise ApiError(
-                403, "host", "this server has no authentication, so it answers to localhost and 127.0.0.1 alone"
+                403, "host", "this server has no authentication, so it answers only to localhost and 127.0.0.1"
             )
         # Programs send none, and a page cannot leave it out of a request that changes something.
         for origin in headers.getlist("origin"):
             if origin not in self._origins and _origin_host(origin) != hosts[0].lower():
                 raise ApiError(
-                    403, "origin", "pages of this origin may not use this server: allow_origins names others"
+                    403, "origin", "pages of this origin may not use this server, unless allow_origins has it"
                 )
         # After the other checks, so that a foreign page is refused alike on a busy server.
         if self._requests >= self._max_requests:
-            raise ApiError(503, "busy", "this server has as many requests as it takes", headers={"Retry-After": "1"})
+            raise ApiError(
+                503,
+                "busy",
+                "this server is answering as many requests as it can: try again",
+                details={"limit": "connections"},
+                headers={"Retry-After": "1"},
+            )
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_begun = False
@@ -89,7 +95,7 @@ class RequestGuard:
             _logger.error("%s %.200r failed: %s", scope["method"], scope["path"], type(error).__name__)
             # A response has one status: what fails behind it can only end the connection.
             if not is_begun:
-                body = failure_body("internal", "this server failed; its log says where")
+                body = failure_body("internal", "this server failed: its log says where")
                 await JsonResponse(body, 500)(scope, receive, send)
 
 
@@ -112,18 +118,16 @@ def _origin_host(origin: str) -> str | None:
         return None
 
 
-def is_loopback(address: str) -> bool:
-    """Say whether an address of the internet leads to this machine alone."""
+def is_loopback(host: str) -> bool:
+    """Say whether a name or an address leads to this machine alone."""
+    host = host.strip("[]").lower().rstrip(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
     try:
         # The part behind "%" is a network interface, which ip_address takes for version 6 alone.
-        return ip_address(address.partition("%")[0]).is_loopback
+        return ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
         return False
-
-
-def _is_loopback_name(name: str) -> bool:
-    host = name.strip("[]").lower().rstrip(".")
-    return host == "localhost" or host.endswith(".localhost") or is_loopback(host)
 
 
 def check_origins(origins: object) -> tuple[str, ...]:

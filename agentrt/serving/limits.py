@@ -1,64 +1,46 @@
-"""What clients of a server may take of it."""
+"""The limits of a server."""
 
-from collections import Counter
 from dataclasses import dataclass
 
-from agentrt.errors import ConfigError
-from agentrt.serving.failure import ApiError
+from agentrt._runtime.options import check_seconds, check_whole
 
-__all__ = ["Limits", "StreamSlots"]
+__all__ = ["Limits"]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What clients may take: bytes of a body and seconds to send it, and requests and streams at a time.
+    """Limits of what clients may take.
 
-    `connections` counts the requests that are being answered, and `streams_per_owner` the streams of events that one
-    owner has open, where there are owners. A stream gets a comment each `ping_seconds`, and is cut when its reader
-    takes nothing for `stall_seconds`.
+    A request has `head_seconds` until its head is complete, and its body `body_seconds`. `items` counts the messages
+    and content parts of a body. `connections_per_peer` counts the connections of one address that wait for the head of
+    a request, and `connections` the requests that are being answered.
+
+    Where there are owners, each of them has at most `connections_per_owner` requests at a time, with streams, waits and
+    slow bodies, `streams_per_owner` streams of events, `queued_per_owner` replies that wait to be run, and
+    `sessions_per_owner` sessions. Once these have `bytes_per_owner` in the store, nothing is added to them. A stream
+    gets a comment each `ping_seconds`, and is cut when its reader takes nothing for `stall_seconds`.
     """
 
+    head_seconds: float = 10.0
     body_bytes: int = 1_000_000
     body_seconds: float = 30.0
+    items: int = 1_000
+    connections_per_peer: int = 100
     connections: int = 1_000
+    connections_per_owner: int = 100
     streams_per_owner: int = 10
+    queued_per_owner: int = 100
+    sessions_per_owner: int = 10_000
+    bytes_per_owner: int = 1_000_000_000
     ping_seconds: float = 15.0
     stall_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        for name in ("body_bytes", "connections", "streams_per_owner"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(f"Limits({name}=...) must be an int, 1 or more, not {value!r:.100}")
-        for name in ("body_seconds", "ping_seconds", "stall_seconds"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-                raise ConfigError(f"Limits({name}=...) must be seconds, a finite number above 0, not {value!r:.100}")
-
-
-class StreamSlots:
-    """Counts the streams that each owner has open."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._open: Counter[str] = Counter()
-
-    def take(self, owner: str | None) -> None:
-        """Count one more; raises `ApiError` where the owner has as many as may be."""
-        if owner is None:
-            return  # there are no owners, and the limit of all connections holds
-        if self._open[owner] >= self._limit:
-            raise ApiError(
-                429,
-                "too_many_streams",
-                f"you have {self._limit} streams of events open, as many as you may: close one",
-                headers={"Retry-After": "1"},
-            )
-        self._open[owner] += 1
-
-    def release(self, owner: str | None) -> None:
-        if owner is not None:
-            self._open[owner] -= 1
-            # Or every owner that was ever here would stay in memory.
-            if not self._open[owner]:
-                del self._open[owner]
+        counts = (
+            *("body_bytes", "items", "connections_per_peer", "connections", "connections_per_owner"),
+            *("streams_per_owner", "queued_per_owner", "sessions_per_owner", "bytes_per_owner"),
+        )
+        for name in counts:
+            check_whole(f"Limits({name}=...)", getattr(self, name))
+        for name in ("head_seconds", "body_seconds", "ping_seconds", "stall_seconds"):
+            check_seconds(f"Limits({name}=...)", getattr(self, name))

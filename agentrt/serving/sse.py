@@ -28,7 +28,7 @@ _HEADERS = {
 class EventStream:
     """A response of server-sent events, which lasts until `messages` end or its reader leaves.
 
-    `on_leave` is awaited if the reader leaves before, and `on_close` is called in any case. `name` is for the log.
+    `on_leave` is awaited if the reader leaves before. `name` is for the log.
     """
 
     def __init__(
@@ -38,35 +38,30 @@ class EventStream:
         *,
         name: str,
         on_leave: Callable[[], Awaitable[object]] | None,
-        on_close: Callable[[], None],
         headers: dict[str, str],
     ) -> None:
         self._messages = messages
         self._limits = limits
         self._name = name
         self._on_leave = on_leave
-        self._on_close = on_close
         self._headers = [(name.encode(), value.encode()) for name, value in {**_HEADERS, **headers}.items()]
         # A ping must not come in the middle of an event.
         self._sending = anyio.Lock()
         self._is_left = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": self._headers})
-            # Starlette answers HEAD by the route of GET, and it has no body.
-            if scope["method"] != "HEAD":
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._watch_reader, receive, group.cancel_scope)
-                    group.start_soon(self._ping, send, group.cancel_scope)
-                    await self._send_messages(send, group.cancel_scope)
-                    group.cancel_scope.cancel()
-            if not self._is_left:
-                await send({"type": "http.response.body", "body": b""})
-            elif self._on_leave is not None:
-                await self._on_leave()
-        finally:
-            self._on_close()
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        # Starlette answers HEAD by the route of GET, and it has no body.
+        if scope["method"] != "HEAD":
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch_reader, receive, group.cancel_scope)
+                group.start_soon(self._ping, send, group.cancel_scope)
+                await self._send_messages(send, group.cancel_scope)
+                group.cancel_scope.cancel()
+        if not self._is_left:
+            await send({"type": "http.response.body", "body": b""})
+        elif self._on_leave is not None:
+            await self._on_leave()
 
     async def _watch_reader(self, receive: Receive, scope: anyio.CancelScope) -> None:
         # What else comes is the body, which was read or is of no interest.
@@ -109,7 +104,9 @@ async def reply_messages(
         async with aclosing(handle.events(after=after)) as events:
             async for event in events:
                 status = status_after(event, handle.reply_id)
-                yield _encode_event(event)
+                if isinstance(event, ReplyEndEvent) and event.error is not None:
+                    event = replace(event, error=public_error(event.finished_reason, event.error))
+                yield f"id: {event.seq}\ndata: {event.to_json()}\n\n".encode()
         # A client that came back after the last event gets no event that says it.
         status = status or await read_status(handle)
     except UsageError:
@@ -128,12 +125,6 @@ def status_after(event: AnyEvent, reply_id: str) -> str:
     if isinstance(event, ReplyEndEvent):
         return event.finished_reason
     return "waiting" if isinstance(event, _QUESTION_EVENTS) else ""
-
-
-def _encode_event(event: AnyEvent) -> bytes:
-    if isinstance(event, ReplyEndEvent) and event.error is not None:
-        event = replace(event, error=public_error(event.finished_reason, event.error))
-    return f"id: {event.seq}\ndata: {event.to_json()}\n\n".encode()
 
 
 def encode_data(value: object) -> bytes:

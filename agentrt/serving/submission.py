@@ -1,67 +1,97 @@
-"""What clients of every protocol submit: messages, and answers to what a reply waits for."""
+"""Messages and answers from clients of every protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import anyio
 
 from agentrt import Msg
 from agentrt.errors import InvalidInputError, QueueFull, ResumeError
 from agentrt.event import ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.runner import ReplyHandle
 from agentrt.serving.failure import ApiError
-from agentrt.serving.sessions import Visitor
+from agentrt.serving.owners.sessions import OwnerSessions
 
-__all__ = ["read_status", "submit_answer", "submit_messages"]
+__all__ = ["read_status", "submit_answer", "submit_first", "submit_messages"]
 
+_ROLLBACK_SECONDS = 30.0
 _RESUME_MESSAGES = {
-    "conflict": "this was answered in another way before",
+    "conflict": "this question was already answered differently",
     "expired": "the question has expired",
     "invalid": "the answer cannot be used: its rules, its input or its results are not allowed",
-    "mismatch": "the answer is for another question, or for other arguments than were asked about",
+    "mismatch": "the answer is for another question, or for other arguments than those in the question",
     "not_waiting": "the session does not wait for this answer",
-    "pending": "the session waits for an answer, which 'waiting' tells: send that first, or interrupt the reply",
+    "pending": "the session waits for an answer to the question in 'waiting': send it first, or interrupt the reply",
     "unknown_call": "the reply has no such call",
 }
 
 
-async def submit_messages(
-    visitor: Visitor, session_id: str, messages: Sequence[Msg], reply_id: str | None
+async def submit_first(
+    sessions: OwnerSessions,
+    session_id: str,
+    messages: Sequence[Msg],
+    reply_id: str | None,
+    *,
+    history: Sequence[Msg] = (),
+    labels: Mapping[str, str] | None = None,
 ) -> ReplyHandle:
-    """Begin a reply, in a session that is begun where it is new; raises `ApiError` for what cannot be taken now."""
-    await visitor.ensure(session_id)
+    """Start a reply in a new session, whose id no client knows yet; a refused or cancelled request leaves no session.
+
+    Raises `ApiError` as `submit_messages` does.
+    """
+    await sessions.begin(session_id, history, labels)
     try:
-        return await visitor.runner.submit(session_id, list(messages), reply_id=reply_id, labels=visitor.labels)
+        return await submit_messages(sessions, session_id, messages, reply_id)
+    except BaseException:
+        with anyio.move_on_after(_ROLLBACK_SECONDS, shield=True):
+            await sessions.forget(session_id)
+        raise
+
+
+async def submit_messages(
+    sessions: OwnerSessions, session_id: str, messages: Sequence[Msg], reply_id: str | None
+) -> ReplyHandle:
+    """Start a reply, in a session that is created if needed; raises `ApiError` for a message that is refused now."""
+    await sessions.ensure(session_id)
+    try:
+        return await sessions.submit(session_id, messages, reply_id)
     except ResumeError as error:
-        raise _refused_input(error, visitor.question_of(await visitor.load(session_id))) from None
+        raise _refused_input(error, sessions.question_of(await sessions.load(session_id))) from None
     except InvalidInputError:
         # The messages themselves were looked at.
-        raise ApiError(409, "conflict", "this id of a reply was sent with another input before") from None
+        raise ApiError(409, "conflict", "this reply id was already used with a different input") from None
     except QueueFull as error:
         retry_after = {"Retry-After": str(max(1, round(error.retry_after)))}
-        raise ApiError(503, "queue_full", "too many replies wait already", headers=retry_after) from None
+        if error.scope == "owner":
+            limit = sessions.owner.limits.queued_per_owner
+            words = f"{limit:,} of your replies are already waiting, the most allowed: try again later"
+            details = {"limit": "queued_per_owner"}
+            raise ApiError(429, "too_many_queued", words, details=details, headers=retry_after) from None
+        raise ApiError(503, "queue_full", "too many replies are already waiting", headers=retry_after) from None
 
 
 async def submit_answer(
-    visitor: Visitor,
+    sessions: OwnerSessions,
     session_id: str,
     answer: UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent,
 ) -> ReplyHandle:
-    """Resume a reply; raises `ApiError` for an answer that does not fit what it asks."""
+    """Resume a reply; raises `ApiError` for an answer that does not fit its question."""
     try:
-        return await visitor.runner.answer(session_id, answer)
+        return await sessions.answer(session_id, answer)
     except ResumeError as error:
         # Without the question: the answer may be to one that is over.
         raise _refused_input(error, None) from None
 
 
-async def read_status(visitor: Visitor, handle: ReplyHandle) -> str:
+async def read_status(sessions: OwnerSessions, handle: ReplyHandle) -> str:
     """Return "waiting", or how the reply ended."""
-    state = await visitor.load(handle.session_id)
+    state = await sessions.load(handle.session_id)
     context = state.reply_context
     if context is not None and context.reply_id == handle.reply_id:
         return "waiting"
-    message = await visitor.runner.read_message(handle.session_id, handle.reply_id)
+    message = await sessions.read_message(handle.session_id, handle.reply_id)
     return message.finished_reason or "completed"
 
 
 def _refused_input(error: ResumeError, question: object) -> ApiError:
-    message = _RESUME_MESSAGES.get(error.code, "the session does not take this now")
+    message = _RESUME_MESSAGES.get(error.code, "the session cannot take this now")
     return ApiError(409, error.code, message, details=None if question is None else {"waiting": question})

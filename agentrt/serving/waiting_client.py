@@ -12,34 +12,28 @@ __all__ = ["AwaitedResponse"]
 class AwaitedResponse:
     """Sends the response that `make_response` returns.
 
-    If the client leaves before, `make_response` is cancelled, and `on_leave` is awaited. `on_close` is called at the
-    end in any case.
+    If the client leaves before, `make_response` is cancelled, and `on_leave` is awaited.
     """
 
     def __init__(
         self,
         make_response: Callable[[], Awaitable[Response]],
-        on_close: Callable[[], None],
         *,
         on_leave: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._make_response = make_response
-        self._on_close = on_close
         self._on_leave = on_leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = None
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._watch_client, receive, group.cancel_scope)
-                response = await self._make_response()
-                group.cancel_scope.cancel()
-            if response is not None:
-                await response(scope, receive, send)
-            elif self._on_leave is not None:
-                await self._on_leave()
-        finally:
-            self._on_close()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._watch_client, receive, group.cancel_scope)
+            response = await self._make_response()
+            group.cancel_scope.cancel()
+        if response is not None:
+            await response(scope, receive, send)
+        elif self._on_leave is not None:
+            await self._on_leave()
 
     async def _watch_client(self, receive: Receive, scope: anyio.CancelScope) -> None:
         # The server only reports that the client has left: it cancels nothing by itself.

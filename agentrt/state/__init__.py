@@ -1,4 +1,4 @@
-"""What survives a process, and where it is kept."""
+"""The state of a conversation, and the stores that keep it."""
 
 from agentrt.state.changes import StateChange, mark_saved, unsaved_changes
 from agentrt.state.database.postgres import PostgresStore

@@ -1,7 +1,7 @@
-"""What of a state is new since it was last saved: for stores that keep the messages of a conversation one by one.
+"""The changes of a state since its last save, for stores that keep the messages of a conversation one by one.
 
-A message counts as saved as long as the context holds the very object that was saved, in its place. So messages that
-were appended, dropped, replaced, removed or moved are found, and one that was edited in place where `AgentState.touch`
+A message counts as saved while the context holds the same object in the same place. So messages that
+were appended, dropped, replaced, removed or moved are found, and one that was edited in place if `AgentState.touch`
 was called.
 """
 
@@ -14,18 +14,18 @@ from agentrt.state.state import AgentState, dump_messages, split_state, unserial
 
 __all__ = ["StateChange", "mark_saved", "unsaved_changes"]
 
-# So many messages are serialised at once, on the event loop: about as long as a write to the disk takes.
+# The messages that are serialised at once, on the event loop: this takes about as long as a write to the disk.
 _MAX_AT_ONCE = 100
-# In the place of a message that was edited in place: nothing in a context is this object.
+# Stands in for a message that was edited in place: no context holds this object.
 _EDITED: Any = object()
 
 
 class SaveRecord:
-    """What was last saved of a state object: by which store, as which revision, and which messages.
+    """The last save of a state object: the store, the revision and the messages.
 
-    `place` is the store's own note of it. `change` is the one that is being saved. `doubtful` is what a store knows a
-    save by of which it is not known whether it was done. A state that is copied or loaded has no record, unless its
-    store notes one.
+    `place` is the store's own note of it. `change` is the change that is being saved. `doubtful` is the store's
+    token of a save whose outcome is unknown. A state that is copied or loaded has no record, unless its store notes
+    one.
     """
 
     __slots__ = ("change", "doubtful", "messages", "owner", "place", "revision", "session_id", "skipped")
@@ -40,13 +40,13 @@ class SaveRecord:
         self.doubtful: object = None
 
     def set(self, owner: object, state: AgentState, place: Any, messages: list[Msg]) -> None:
-        """Note that `messages`, a list that nobody else changes, are what the store keeps of that state."""
+        """Record that the store holds `messages`, a list that nobody else changes."""
         self.owner, self.place, self.messages = owner, place, messages
         self.session_id, self.revision = state.session_id, state.revision
 
     def forget(self, message: Msg | None) -> None:
         """Have the next save write this message, or all of them."""
-        change = self.change  # first: where it becomes the record meanwhile, in a thread, the list below has it
+        change = self.change  # first: if a thread completes it meanwhile, the list below has it
         if change is not None:
             change.forget(message)
         if message is None:
@@ -56,10 +56,10 @@ class SaveRecord:
 
 
 class StateChange:
-    """What a save has to write, as the state was when `unsaved_changes` was called.
+    """The changes that a save has to write, as of the call of `unsaved_changes`.
 
-    The first `start` messages are those that the store has. `head` is the JSON of the state without its messages and
-    its revision. `is_whole` says that the store has nothing that this is based on, or that it is not known what.
+    The store has the first `start` messages already. `head` is the JSON of the state without its messages and
+    its revision. `is_whole` says that the save is based on nothing in the store, or on an unknown save.
     """
 
     __slots__ = ("_copies", "_record", "_texts", "head", "is_whole", "kept", "messages", "owner", "start", "state")
@@ -73,7 +73,7 @@ class StateChange:
         known = record.messages
         if (
             known is None
-            or record.change is not None  # it may be saved or not, by now
+            or record.change is not None  # its save may have succeeded or not
             or record.owner is not owner
             or record.session_id != state.session_id
             or record.revision != state.revision
@@ -81,7 +81,12 @@ class StateChange:
             known = None
         self.is_whole = known is None
         self.kept: list[Msg] = known or []
-        self.start = _common_start(self.kept, context)
+        # The messages at the start that are the same objects. By `is` alone: a list compares different objects by
+        # value, so a message that was edited, and then replaced by a copy of itself, would pass for the saved one.
+        if all(map(is_, self.kept, context)):  # nearly always, and twice as fast as the search below
+            self.start = min(len(self.kept), len(context))
+        else:
+            self.start = indexOf(map(is_, self.kept, context), False)
         self.messages: list[Msg] = context[self.start :]
         self._texts: list[bytes] | None = None
         self._copies: list[Msg] = []
@@ -89,11 +94,11 @@ class StateChange:
             self.head, self._texts = split_state(state, self.messages)
         else:
             self.head, _ = split_state(state, [])
-            with suppress(Exception):  # of what is not a message, or of a value in it
+            with suppress(Exception):  # of an object that is not a message, or of a value in it
                 self._copies = [message.copy() for message in self.messages]
             if not self._copies:
                 raise unserializable(state)
-        record.change = self  # last: a change that cannot be saved is not being saved
+        record.change = self  # last: a change that cannot be serialised is not being saved
 
     @property
     def place(self) -> Any:
@@ -106,23 +111,23 @@ class StateChange:
         return self._record.skipped
 
     def dump_messages(self) -> list[bytes]:
-        """Return the messages from `start` on, each as a line of JSON that loads; to be called in a thread.
+        """Return the messages from `start` on, each as a line of loadable JSON; to be called in a thread.
 
         Raises `SessionUnserializable`.
         """
         if self._texts is None:
             self._texts = []
-            # In parts, between which the event loop runs.
+            # In parts, so that the event loop runs in between.
             for first in range(0, len(self._copies), _MAX_AT_ONCE):
                 part = self._copies[first : first + _MAX_AT_ONCE]
                 self._texts += dump_messages(part, self.state.session_id, self.start + first)
         return self._texts
 
     def accept(self, revision: int, place: Any) -> None:
-        """Note that the change is saved, as that revision, and set the revision of the state."""
+        """Record that the change was saved as `revision`, and set the revision of the state."""
         state, record = self.state, self._record
         state.revision, record.doubtful = revision, None
-        if record.change is not self:  # another save began meanwhile, so nothing is known until that one is over
+        if record.change is not self:  # another save started meanwhile, and decides
             record.messages = None
             return
         if self.is_whole:
@@ -134,48 +139,48 @@ class StateChange:
         record.change = None
 
     def move(self, place: Any) -> None:
-        """Note that the store has moved what it saved."""
+        """Record that the store has moved the saved data."""
         self._record.place = place
 
     def abandon(self, revision: int = 0) -> None:
-        """Note that the change was not saved; `revision` is one that a reader may have seen all the same."""
+        """Record that the change was not saved; a reader may still have seen it as `revision`."""
         record = self._record
         record.skipped = max(record.skipped, revision)
         if record.change is self:
             record.change = None
 
     def doubt(self, attempt: object) -> None:
-        """Note that it is not known whether the change was saved, and what the store would know it by."""
+        """Record that the outcome of the save is unknown, and the token by which the store can identify it."""
         record = self._record
-        # What the store has is not known either, so the next save is a whole one.
+        # The store's content is unknown too, so the next save is a whole one.
         record.doubtful, record.messages = attempt, None
         if record.change is self:
             record.change = None
 
     @property
     def doubtful(self) -> object:
-        """What the store knows the last save of this state by, if it is not known whether that was done."""
+        """The token of the last save of this state, if its outcome is unknown."""
         return self._record.doubtful
 
     def forget(self, message: Msg | None) -> None:
-        """Have the save after this one write the message, or all of them."""
+        """Have the next save write the message, or all of them."""
         if message is None:
-            self._record.change = None  # what this one writes is then not taken for known
+            self._record.change = None  # the messages of this save do not count as known
         else:
             _forget_in(self.messages, message)
 
 
 def unsaved_changes(state: AgentState, owner: object) -> StateChange:
-    """Return what is new in the state since `owner`, a store, last saved it.
+    """Return the changes of the state since `owner`, a store, last saved it.
 
-    One call of `accept`, `abandon` or `doubt` ends it; until then, or if none comes, other changes are whole ones.
+    A call of `accept`, `abandon` or `doubt` ends it; until then, or without one, other changes are whole ones.
     Raises `SessionUnserializable`.
     """
     return StateChange(state, owner)
 
 
 def mark_saved(state: AgentState, owner: object, place: Any = None) -> None:
-    """Note that `owner`, a store, has the state as it is, so that only what is new from here on is saved."""
+    """Record that `owner`, a store, has the state as it is, so that only later changes are saved."""
     _record_of(state).set(owner, state, place, list(state.context))
 
 
@@ -186,17 +191,8 @@ def _record_of(state: AgentState) -> SaveRecord:
     return record
 
 
-def _common_start(kept: list[Msg], context: list[Msg]) -> int:
-    """Return how many messages at the start are the same objects."""
-    # By `is` alone: a list compares what is not the same by value, so that a message that was edited, and then replaced
-    # by a copy of itself, would pass for the one that was saved.
-    if all(map(is_, kept, context)):  # nearly always, and in half the time of what finds the first that differs
-        return min(len(kept), len(context))
-    return indexOf(map(is_, kept, context), False)
-
-
 def _forget_in(messages: list[Msg], message: Msg) -> None:
-    # A copy, and no error for what is gone: a save that ends meanwhile, in a thread, may make the list shorter.
+    # A copy, and no error for missing items: a save that ends meanwhile in a thread may shorten the list.
     for index, other in enumerate(list(messages)):
         if other is message:
             with suppress(IndexError):

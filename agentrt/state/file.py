@@ -1,4 +1,4 @@
-"""Sessions in files: one file per session, whole at any moment, whichever process dies."""
+"""Sessions in files: one file per session, complete at any moment, whichever process dies."""
 
 import errno
 import os
@@ -12,11 +12,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from agentrt.database.file_lock import lock_until
-from agentrt.database.operations import OperationQueue
+from agentrt._runtime.database.file_lock import lock_until
+from agentrt._runtime.database.operations import OperationQueue
+from agentrt._runtime.representation import never_raises
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, SessionIOError
-from agentrt.representation import never_raises
-from agentrt.text import lazy_pattern
 
 __all__ = [
     "NOFOLLOW",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-"""What every file is opened with: a symbolic link is not followed."""
+"""The flags of every file: symbolic links are not followed."""
 
 _NEVER_A_FOLDER = {errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
 _TEMPORARY = lazy_pattern(r"[0-9a-f]{64}\.tmp")
@@ -39,7 +39,7 @@ _FileWork = Callable[[float], _FileResult]
 
 
 def resolve_folder(directory: object, cls: str) -> Path:
-    """Return the path; raises `ConfigError` for what is not a folder and can never become one."""
+    """Return the path; raises `ConfigError` for one that cannot be a folder."""
     path = os.fspath(directory) if isinstance(directory, os.PathLike) else directory
     if not isinstance(path, str) or not path:
         raise ConfigError(f"{cls} needs the path of the folder that keeps its files, not {directory!r:.200}")
@@ -57,7 +57,7 @@ def resolve_folder(directory: object, cls: str) -> Path:
 
 
 def resolve_file(path: object, cls: str) -> Path:
-    """Return the path; raises `ConfigError` for what is not a file in a folder that is there."""
+    """Return the path; raises `ConfigError` unless it can be a file in an existing folder."""
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str) or text in ("", ":memory:"):
         remedy = "; for states in memory there is InMemoryStateStore()" if text == ":memory:" else ""
@@ -72,7 +72,7 @@ def resolve_file(path: object, cls: str) -> Path:
         why = f"its folder: {error.strerror}"
     except ValueError as error:  # a null character, half a surrogate pair
         why = str(error)
-    # A system whose names are bytes finds no fault with it until the file is opened.
+    # A system with names of bytes accepts it until the file is opened.
     if "\0" in text:
         why = "it has a null character"
     if why:
@@ -81,7 +81,7 @@ def resolve_file(path: object, cls: str) -> Path:
 
 
 class FileKeeper:
-    """Keeps sessions in files of one directory: a file is replaced as a whole, one operation after the other."""
+    """Keeps sessions in files of one directory: files are replaced atomically, one operation after the other."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._directory = resolve_folder(directory, type(self).__name__)
@@ -107,14 +107,14 @@ class FileKeeper:
 
     def _make_directory(self) -> None:
         missing = [folder for folder in (self._directory, *self._directory.parents) if not folder.exists()]
-        for folder in reversed(missing):  # each name must be on the disk before what is inside of it
+        for folder in reversed(missing):  # each folder's name must be on the disk before its content
             folder.mkdir(mode=0o700, exist_ok=True)
             _sync_directory(folder.parent)
         if not self._directory.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
     def _remove_leftovers(self) -> None:
-        """Remove what was left by processes that died in a save: temporary files whose lock is free."""
+        """Delete the temporary files of processes that died in a save: those whose lock is free."""
         for path in self._directory.glob("*.tmp"):
             if _TEMPORARY.fullmatch(path.name):
                 with suppress(OSError), _hold_lock(_lock_path(path), deadline=0):
@@ -146,7 +146,7 @@ class AtomicFile:
         return _hold_lock(_lock_path(self.temporary), deadline)
 
     def replace(self, data: bytes) -> None:
-        """Put `data` in the file's place, under its lock; it is safe there once `sync` has returned, too."""
+        """Replace the file by `data`, under its lock; durable once `sync` has returned too."""
         try:
             self._write_temporary(data)
             os.replace(self.temporary, self.path)  # atomic: a reader sees the old file or the new one
@@ -156,25 +156,25 @@ class AtomicFile:
             raise
 
     def sync(self) -> None:
-        """Wait until the disk knows the names in the directory as they are now."""
+        """Wait until the names in the directory are on the disk."""
         _sync_directory(self.path.parent)
 
     def convert_errors(self, action: str, work: Callable[[], _FileResult]) -> _FileResult:
-        """Return what `work` returns, and raise `SessionIOError` where it raises `OSError`."""
+        """Return the result of `work`; its `OSError` becomes `SessionIOError`."""
         try:
             return work()
         except OSError as exc:
             raise self.error(action, exc.strerror or type(exc).__name__) from exc
 
     def error(self, action: str, reason: str) -> SessionIOError:
-        """Return the error that says what could not be done to which file."""
+        """Return the error that names the failed action and the file."""
         return SessionIOError(f"could not {action} session {self.session_id!r:.100} in {str(self.path)!r}: {reason}")
 
     def _write_temporary(self, data: bytes) -> None:
         # The session's lock is held, so a file of that name was left by a process that died.
         with suppress(FileNotFoundError):
             os.unlink(self.temporary)
-        # Exclusively and without following links, so that nobody can redirect the write by putting a link there.
+        # Exclusively, and without following links, so that a link cannot redirect the write.
         descriptor = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o600)
         try:
             write_all(descriptor, data)
@@ -184,25 +184,25 @@ class AtomicFile:
 
 
 def hash_name(text: str) -> str:
-    """Return the SHA-256 of the text in hex: the name of a file that is valid everywhere and leads nowhere else."""
+    """Return the SHA-256 of the text in hex: a file name that is valid everywhere and leads nowhere else."""
     return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data: one write may take a part only."""
+    """Write all of the data: a single write may be partial."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
 
 
 def read_file(path: Path) -> bytes:
-    """Return what is in the file; a symbolic link is not followed."""
+    """Return the file's content; a symbolic link is not followed."""
     with open(os.open(path, os.O_RDONLY | NOFOLLOW), "rb") as file:
         return file.read()
 
 
 def _sync_directory(directory: Path) -> None:
-    if sys.platform == "win32":  # where a directory cannot be synced
+    if sys.platform == "win32":  # which cannot sync a directory
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -212,7 +212,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _lock_path(path: Path) -> Path:
-    # A file to lock for every 256th of the sessions: the session's own file is replaced by each save, and a lock file
+    # 256 lock files for all sessions: the session's own file is replaced by each save, and a lock file
     # per session could never be removed without a race.
     return path.with_name(f"{path.name[:2]}.lock")
 

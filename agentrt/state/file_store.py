@@ -1,4 +1,4 @@
-"""States in files: one journal per session, which grows with what is new, whichever process dies."""
+"""States in files: one journal per session, to which saves append their changes."""
 
 import logging
 import os
@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from agentrt.errors import SessionCorrupt, SessionIOError, SessionVersion, StateError
-from agentrt.keywords import suggest_keywords
 from agentrt.state.changes import StateChange, mark_saved, unsaved_changes
 from agentrt.state.file import NOFOLLOW, AtomicFile, FileKeeper, hash_name, write_all
 from agentrt.state.journal import (
@@ -26,6 +25,7 @@ from agentrt.state.journal import (
     parse_json_line,
     parse_lines,
 )
+from agentrt.state.records import FileRunRows, RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_session_id, check_ttl, session_status
 from agentrt.state.state import AgentState, dump_messages, join_state, split_state, state_from_json
 from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision
@@ -37,25 +37,24 @@ _logger = logging.getLogger("agentrt")
 _FORMAT = "agentrt-state"
 _VERSION = 2
 _WHOLE = 1  # the version whose files hold one state each
-_GROWTH = 4  # a journal is written anew when it is so many times as long as the state
+_GROWTH = 4  # a journal is rewritten when it is this many times as long as the state
 _MAX_SMALL = 1 << 16  # bytes: shorter ones may grow to this
 _MAX_HEAD = 1 << 14  # bytes: no line with the id of a session is longer
 _DirectoryResult = TypeVar("_DirectoryResult")
 
 
-@suggest_keywords()
 class FileStateStore(FileKeeper, SessionStoreBase):
-    """Keeps each session in a file of its own in `directory`, which is made, for its owner alone, at the first save.
+    """Keeps each session in its own file in `directory`, which is created, for its owner alone, at the first save.
 
-    A file is a journal: a save appends the messages that are new, and the rest of the state, so it costs the same
-    however long the conversation is. When the file is four times as long as the state, it is written anew.
+    A file is a journal: a save appends the new messages, and the rest of the state, so its cost does not depend on the
+    length of the conversation. When the file is four times as long as the state, it is rewritten.
 
     A save is on the disk when it returns, and a crash leaves the old state or the new one. Any number of processes may
-    use one directory: of two that save on the same revision, one gets `SessionConflict`. Files are named by the SHA-256
-    of the session's id. Errors are children of `StateError`, and leave the old state in the file.
+    use one directory: when two save on the same revision, one gets `SessionConflict`. Files are named by the SHA-256
+    of the session's id. Errors are subclasses of `StateError`, and leave the old state in the file.
 
-    With a `ttl` a session is gone so many seconds after its last save. A list of sessions reads the beginning of every
-    file, and the whole files of its page: with thousands of sessions take a database.
+    With a `ttl` a session expires that many seconds after its last save. A list of sessions reads the beginning of
+    every file, and the whole files of its page: for thousands of sessions, use a database.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, ttl: float | None = None) -> None:
@@ -69,44 +68,58 @@ class FileStateStore(FileKeeper, SessionStoreBase):
         return self._directory
 
     async def save(self, state: AgentState) -> None:
-        """Keep the state as it is now, in its file, as `SessionStore.save` says."""
+        """Save the state in its file, as `SessionStore.save` says."""
         check_saved(state)
         await checkpoint_if_cancelled()
         file = self._file(state.session_id)
         await self._change(file, "save", partial(file.write, unsaved_changes(state, self)))
 
     async def load(self, session_id: str) -> AgentState | None:
-        """Return the state last saved for that session, `None` when there is none.
+        """Return the saved state of the session or `None`.
 
         Raises `SessionCorrupt` for a damaged file, `SessionVersion` for one that this version does not understand. The
-        end of a save that a crash cut off is ignored: the state before it is returned.
+        end of a save that a crash cut off is ignored, and the state before it is returned.
         """
         file = self._file(session_id)
         return await self._read(file, partial(file.load, self))
 
     async def delete(self, session_id: str) -> None:
-        """Remove the session's file, damaged or not, if it is there; a state based on it can no longer be saved."""
+        """Delete the session's file, damaged or not, if it exists; a state based on it can no longer be saved."""
         await checkpoint_if_cancelled()
         file = self._file(session_id)
         await self._change(file, "delete", file.remove)
+        # Also what other processes have recorded; a folder without runs is not looked into.
+        if (self._directory / "runs").is_dir():  # one look at a folder
+            await self.runs.forget(session_id)
+
+    def _make_run_rows(self) -> RunRows:
+        return FileRunRows(self._directory / "runs")
+
+    async def describe(self, session_id: str) -> SessionInfo | None:
+        """Return the info of the session or `None`; opens only the session's file.
+
+        Raises `SessionCorrupt` and `SessionVersion` as `load` does.
+        """
+        file = self._file(session_id)
+        return await self._read(file, file.describe)
 
     async def list(
         self, *, labels: Mapping[str, str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
     ) -> SessionPage:
         """Return a page of at most `limit` sessions, in the order of their ids, as `SessionStore` says.
 
-        A file that is damaged, or of another version, is left out, and an error in the log names it.
+        A file that is damaged, or of another version, is skipped, and an error in the log names it.
         """
         query = SessionQuery.check(labels, prefix, limit, cursor)
         return await self._look("list", partial(self._list, query))
 
     async def expire(self) -> int:
-        """Remove the data of expired sessions, as `SessionStore` says; returns how many there were."""
+        """Delete expired sessions, as `SessionStore` says; returns how many there were."""
         removed = await self._look("expire", self._remove_expired) if self._ttl is not None else 0
         return removed + await super().expire()
 
     async def _look(self, action: str, work: Callable[[float], _DirectoryResult]) -> _DirectoryResult:
-        """Return what is found in the directory."""
+        """Return the sessions in the directory."""
         await checkpoint_if_cancelled()
         try:
             return await self._operations.run(action, work, shield=False)
@@ -119,13 +132,13 @@ class FileStateStore(FileKeeper, SessionStoreBase):
         for session_id in sorted(filter(query.may_have, self._find_ids())):
             file = self._file(session_id)
             try:
-                info = file.describe()
+                info = file.describe(deadline)
             except StateError as error:
                 self._leave_out(file.path, str(error))
                 continue
             if info is not None and query.matches(info):
                 infos.append(info)
-            if len(infos) > query.limit:  # one more than the page has, which says that there is another
+            if len(infos) > query.limit:  # one more than the page holds, which shows that there is another page
                 break
         return query.page_of(infos)
 
@@ -138,7 +151,7 @@ class FileStateStore(FileKeeper, SessionStoreBase):
             with _open_file(path, os.O_RDONLY) as descriptor:
                 if descriptor is not None:
                     with open(descriptor, "rb", closefd=False) as file:
-                        # The first line has it, and the second one in files of the first version.
+                        # It is in the first line, and in the second one in files of the first version.
                         lines = [parse_json_line(file.readline(_MAX_HEAD)) for _ in range(2)]
                     session_id = next((line["session_id"] for line in lines if "session_id" in line), None)
                     if isinstance(session_id, str) and path.stem == hash_name(session_id):
@@ -149,7 +162,7 @@ class FileStateStore(FileKeeper, SessionStoreBase):
                         )
 
     def _leave_out(self, path: Path, reason: str) -> None:
-        # One file must not hide all others. Once for each: a runner lists sessions again and again.
+        # One file must not hide all others. Logged once per file: a runner lists sessions repeatedly.
         if path not in self._left_out:
             self._left_out.add(path)
             _logger.error("left out of the sessions: %s", reason)
@@ -161,7 +174,7 @@ class FileStateStore(FileKeeper, SessionStoreBase):
 
 
 class _Place(NamedTuple):
-    """Where a state ends in its journal, and what tells that the file has not changed since.
+    """The position where a state ends in its journal, and the marks of an unchanged file.
 
     `sizes` are those of the messages that the state has, and `message_bytes` is their sum.
     """
@@ -176,9 +189,9 @@ class _Place(NamedTuple):
     message_bytes: int
 
     def is_current(self, descriptor: int) -> bool:
-        """Say whether the file still ends with what was saved there.
+        """Say whether the file still ends with this save.
 
-        A journal only grows, or is replaced by another file. So its size tells whether someone has saved since, and the
+        A journal only grows, or is replaced by another file. So its size shows whether someone has saved since, and the
         checksum of its last line, which is of the revision too, that it is the same journal: an inode may be reused.
         """
         about = os.fstat(descriptor)
@@ -201,22 +214,24 @@ class _StateFile(AtomicFile):
         mark_saved(state, owner, place)
         return state
 
-    def describe(self) -> SessionInfo | None:
+    def describe(self, deadline: float) -> SessionInfo | None:
         with _open_file(self.path, os.O_RDONLY) as descriptor:
             if descriptor is None or self._is_expired(descriptor):
                 return None
             contents, _ = self._read(descriptor, is_locked=False)
-            updated_at = os.fstat(descriptor).st_mtime_ns
+            about = os.fstat(descriptor)
+            updated_at = about.st_mtime_ns
         state = state_from_json(contents.rest, contents.revision, self._description)
         return SessionInfo(
             self.session_id,
             contents.revision,
-            # The first revision is the time in microseconds, and each later one is greater by one.
+            # The first revision is the time in microseconds; each later one is greater by one.
             min(contents.revision * 1000, updated_at),
             updated_at,
             len(contents.messages),
             session_status(state),
             state.labels,
+            about.st_size,
         )
 
     def write(self, change: StateChange, deadline: float) -> None:
@@ -226,7 +241,7 @@ class _StateFile(AtomicFile):
                 if self._write(change, messages):
                     self._shrink(change)
         except BaseException:
-            change.abandon()  # which does nothing if it was accepted
+            change.abandon()  # does nothing if it was accepted
             raise
 
     def remove(self, deadline: float) -> None:
@@ -250,10 +265,10 @@ class _StateFile(AtomicFile):
         return self.ttl is not None and time_ns() - os.fstat(descriptor).st_mtime_ns >= self.ttl * 1e9
 
     def _write(self, change: StateChange, messages: list[bytes]) -> bool:
-        """Save the change; returns whether the journal is too long for what is in it."""
+        """Save the change; returns whether the journal is too long for its state."""
         contents: JournalContents | None = None
         with _open_file(self.path, os.O_RDWR) as descriptor:
-            # As if there were none: the journal that begins the new session takes its place.
+            # Treated as missing: the journal of the new session replaces it.
             if descriptor is not None and self._is_expired(descriptor):
                 descriptor = None
             place: _Place | None = None if descriptor is None else change.place
@@ -271,7 +286,7 @@ class _StateFile(AtomicFile):
         if contents is not None and not change.is_whole:  # of a version that has no journal
             messages = contents.messages[: change.start] + messages
         new_place = self._replace_journal(revision, messages, change.head)
-        # Before the sync, which may fail: the file has been replaced, so the next save is based on this one.
+        # Before the sync, which may fail: the file is already replaced, so the next save is based on this one.
         change.accept(revision, new_place)
         self.sync()
         return False
@@ -287,12 +302,13 @@ class _StateFile(AtomicFile):
             os.lseek(descriptor, place.end, os.SEEK_SET)
             write_all(descriptor, b"".join(lines))
             is_written = True
-            _sync_data(descriptor)
+            # The size counts as data. Not every system can skip the times.
+            (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(descriptor)
         except OSError:
             try:
                 os.ftruncate(descriptor, place.end)
             except OSError:
-                if is_written:  # it is the saved state, and what the disk has of it is not known: all is written anew
+                if is_written:  # saved, but perhaps not on the disk: the next save writes everything
                     change.accept(revision, None)
                     change.state.touch()
                 raise
@@ -305,9 +321,9 @@ class _StateFile(AtomicFile):
         return place.end > max(_MAX_SMALL, _GROWTH * (message_bytes + len(change.head)))
 
     def _shrink(self, change: StateChange) -> None:
-        """Write the journal anew, with nothing in it except the last save."""
-        # That save is safe by now, and must not look as if it had failed. It does not matter whether the disk has room
-        # for a second file, and a journal that does not read back is met by the next load or save.
+        """Rewrite the journal with only the last save."""
+        # That save is complete, and must not look as if it had failed. It does not matter whether the disk has room
+        # for a second file; the next load or save finds a journal that cannot be read.
         with suppress(OSError, StateError):
             with _open_file(self.path, os.O_RDONLY) as descriptor:
                 contents = None if descriptor is None else self._read(descriptor)[0]
@@ -316,7 +332,7 @@ class _StateFile(AtomicFile):
                 self.sync()
 
     def _replace_journal(self, revision: int, messages: list[bytes], rest: bytes) -> _Place:
-        """Put a journal with one save in it in the place of the file."""
+        """Replace the file by a journal with one save."""
         head = encode_head(_FORMAT, _VERSION, self.session_id)
         lines = encode_lines(revision, 0, messages, rest)
         self.replace(b"".join([head, *lines]))
@@ -326,7 +342,7 @@ class _StateFile(AtomicFile):
     def _read(self, descriptor: int, *, is_locked: bool = True) -> tuple[JournalContents, _Place | None]:
         before, data = None, b""
         while True:
-            about = os.fstat(descriptor)  # first: a place must not seem to be newer than what was read
+            about = os.fstat(descriptor)  # first: a place must not look newer than the data that was read
             with open(descriptor, "rb", closefd=False) as file:
                 file.seek(0)
                 data = file.read()
@@ -334,8 +350,8 @@ class _StateFile(AtomicFile):
                 contents = self._decode(data)
                 break
             except SessionCorrupt:
-                # A writer may have cut off a torn line and appended another one while this read the file: then the two
-                # are mixed here, and only here.
+                # A writer may have cut off a torn line and appended another one during this read: then the two
+                # are mixed, in this copy only.
                 if is_locked or data == before:
                     raise
                 before = data
@@ -375,7 +391,7 @@ class _StateFile(AtomicFile):
         return parse_lines(data, len(first) + 1, damage)
 
     def _decode_whole(self, head: JSONObject, rest: bytes) -> JournalContents:
-        """Return what a file of the first version holds: a line with the session's id and revision, and the state."""
+        """Return the content of a file of the first version: a line with the id and revision, then the state."""
         if head.get("sha256") != sha256(rest).hexdigest():
             raise self._damage("is damaged: its checksum is wrong")
         second, _, text = rest.partition(b"\n")
@@ -411,7 +427,7 @@ def _sizes_of(messages: list[bytes]) -> "array[int]":
 def _place_at(
     about: os.stat_result, revision: int, start: int, lines: list[bytes], sizes: "array[int]", message_bytes: int
 ) -> _Place:
-    """Return the place of these lines, which are at the end of a file from `start` on."""
+    """Return the place of these lines at the end of a file, from `start` on."""
     end = start + sum(map(len, lines))
     checksum = lines[-1][:CHECKSUM_SIZE]
     return _Place(revision, about.st_ino, about.st_mtime_ns, end - len(lines[-1]), end, checksum, sizes, message_bytes)
@@ -419,7 +435,7 @@ def _place_at(
 
 @contextmanager
 def _open_file(path: Path, flags: int) -> Iterator[int | None]:
-    """Open the file, `None` where there is none; a symbolic link is not followed."""
+    """Open the file or `None`; a symbolic link is not followed."""
     try:
         descriptor = os.open(path, flags | NOFOLLOW)
     except FileNotFoundError:
@@ -429,8 +445,3 @@ def _open_file(path: Path, flags: int) -> Iterator[int | None]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _sync_data(descriptor: int) -> None:
-    # The size counts as data. Not every system can leave the times out.
-    (os.fdatasync if hasattr(os, "fdatasync") else os.fsync)(descriptor)

@@ -1,11 +1,11 @@
-"""The format of a session's file: a journal of saves, each a line or a few that say what became new.
+"""The format of a session's file: a log of saves; each save appends its changes, in one or more lines.
 
-The first line has the format, its version and the session's id. Each line after it is a SHA-256 in hex, a space, and
-what that is of: the revision, a space, and a JSON object.
+The first line has the format, its version and the session's id. Each later line is a SHA-256 in hex, a space, and
+the hashed text: the revision, a space, and a JSON object.
 
     {"at":2,"sizes":[20,31],"rest_size":99,"new":[...],"rest":{...}}
 
-`at` is how many of the messages before it stay, `new` those that follow them, `rest` the state without its messages.
+`at` is how many of the earlier messages stay, `new` those that follow them, `rest` the state without its messages.
 The sizes are those of the messages and of the rest, in bytes. A line without `rest` is continued by the next one.
 `sed -n 2p FILE | cut -c 66- | tr -d '\\n' | sha256sum` checks the second line by hand.
 """
@@ -24,14 +24,14 @@ from agentrt.types import JSONObject
 __all__ = ["CHECKSUM_SIZE", "JournalContents", "encode_head", "encode_lines", "parse_json_line", "parse_lines"]
 
 CHECKSUM_SIZE = 64
-_MAX_IN_LINE = 100  # messages: a line is checked and cut at once
+_MAX_IN_LINE = 100  # messages: a line is parsed in one piece
 _NEW, _REST = b',"new":[', b',"rest":'
 
 
 class JournalContents(NamedTuple):
-    """What a journal holds: the state as it was last saved.
+    """The content of a journal: the last saved state.
 
-    `last_line` is where the last line of that save begins in the file, and `end` where it ends. What follows is a part
+    `last_line` is where the last line of that save begins in the file, and `end` where it ends. The rest is a part
     of a save that a crash cut off.
     """
 
@@ -55,7 +55,7 @@ def encode_head(file_format: str, version: int, session_id: str) -> bytes:
 
 
 def encode_lines(revision: int, start: int, messages: Sequence[bytes], rest: bytes) -> list[bytes]:
-    """Return the lines of one save: after the first `start` messages come these."""
+    """Return the lines of one save, which puts these messages after the first `start`."""
     firsts = range(0, len(messages), _MAX_IN_LINE) or range(1)
     return [
         _encode_line(
@@ -75,9 +75,9 @@ def _encode_line(revision: int, start: int, messages: Sequence[bytes], rest: byt
 
 
 def parse_lines(data: bytes, first: int, damage: SessionCorrupt) -> JournalContents:
-    """Return what the lines from that position on hold; raises `damage` unless they are whole.
+    """Return the content of the lines from that position on; raises `damage` if a line is damaged.
 
-    Only what follows the last whole save may be cut off, as an append is by a crash.
+    Only the data after the last complete save may be cut off, as a crash cuts off an append.
     """
     found: JournalContents | None = None
     messages: list[bytes] = []
@@ -86,7 +86,7 @@ def parse_lines(data: bytes, first: int, damage: SessionCorrupt) -> JournalConte
         line = _parse_line(data[position : end - 1])
         if line is None or line.start > len(messages):
             raise damage
-        # The lines of one save have one revision, and each save has a higher one than those before it.
+        # The lines of one save share its revision, which is higher than those of all earlier saves.
         if line.revision != revision if is_open else line.revision <= revision:
             raise damage
         del messages[line.start :]
@@ -97,7 +97,7 @@ def parse_lines(data: bytes, first: int, damage: SessionCorrupt) -> JournalConte
         position = end
     if found is None or _is_longer_than_a_line(data[position:]):
         raise damage
-    if is_open:  # the lines of the save that was cut off have changed the messages
+    if is_open:  # the lines of the incomplete save have changed the messages
         return parse_lines(data[: found.end], first, damage)
     return found
 
@@ -107,7 +107,7 @@ def _parse_line(line: bytes) -> _Line | None:
     if sha256(text).hexdigest().encode() != checksum:
         return None
     number, _, body = text.partition(b" ")
-    head, _, tail = body.partition(_NEW)  # only numbers come before it
+    head, _, tail = body.partition(_NEW)  # only numbers precede it
     try:
         about = from_json(head + b"}")
         messages, position = [], 0
@@ -117,12 +117,12 @@ def _parse_line(line: bytes) -> _Line | None:
         rest_size = about.get("rest_size")
         rest = None if rest_size is None else tail[len(tail) - 1 - rest_size : -1]
         return _Line(int(number), about["at"], messages, rest)
-    except (AttributeError, KeyError, TypeError, ValueError):  # by someone who knows how to make a checksum
+    except (AttributeError, KeyError, TypeError, ValueError):  # by someone who can compute a checksum
         return None
 
 
 def _is_longer_than_a_line(tail: bytes) -> bool:
-    """Say whether a last line, which has no end, is longer than it would be: then its end is damaged, not missing."""
+    """Say whether the last line, which has no line end, is too long: then its end is damaged, not missing."""
     head, separator, rest = tail.partition(_NEW)
     if not separator:
         return False
@@ -136,7 +136,7 @@ def _is_longer_than_a_line(tail: bytes) -> bool:
 
 
 def parse_json_line(line: bytes) -> JSONObject:
-    """Return the JSON object that the line is, or an empty one if it is something else."""
+    """Return the JSON object in the line, an empty one for anything else."""
     with suppress(ValueError):
         if isinstance(parsed := from_json(line), dict):
             return parsed

@@ -1,12 +1,13 @@
-"""The sessions of a store: what is said about each of them, in pages, and how one becomes another."""
+"""The sessions of a store: their info, lists of them in pages, and forks."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from agentrt._runtime.options import check_whole
+from agentrt._runtime.representation import never_raises
 from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg
-from agentrt.representation import never_raises
 from agentrt.state.state import AgentState
 
 __all__ = [
@@ -23,12 +24,12 @@ __all__ = [
 ]
 
 SessionStatus = Literal["idle", "running", "waiting"]
-"""Whether a session has a reply in progress, and whether that waits for an answer."""
+"""Whether a session has a reply in progress, and whether that reply waits for an answer."""
 
 EPHEMERAL = {"ephemeral": "true"}
 """The label of a session for one answer: unless it waits, `expire` removes it an hour after its last save."""
 
-_MAX_ID = 500  # characters: what the index of every database takes, whatever they are
+_MAX_ID = 500  # characters: fits into the index of every database, in any script
 _MAX_SESSIONS = 1_000
 _MAX_LABELS = 64
 _MAX_LABEL = 500  # characters, of a name and of a value
@@ -39,10 +40,11 @@ _SURROGATE_HALVES = range(0xD800, 0xE000)
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What a store says about a session without loading it.
+    """The facts about a session that a store knows without loading it.
 
-    The times are in nanoseconds since the epoch, `updated_at` that of the last save. `messages` counts those that are
-    finished. The `status` is that of the last save: a session whose process died in a reply is "running".
+    The times are in nanoseconds since the epoch; `updated_at` is that of the last save. `messages` counts the finished
+    ones. The `status` is that of the last save: a session whose process died in a reply is "running". The `size` is the
+    size of the stored session in bytes, `None` if unknown.
     """
 
     session_id: str
@@ -52,11 +54,12 @@ class SessionInfo:
     messages: int
     status: SessionStatus = "idle"
     labels: dict[str, str] = field(default_factory=dict)
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPage:
-    """A page of a list of sessions; `cursor` is what to ask for the next page with, `None` for the last page."""
+    """A page of a list of sessions; `cursor` requests the next page, and is `None` on the last page."""
 
     sessions: list[SessionInfo]
     cursor: str | None = None
@@ -68,9 +71,9 @@ class SessionPage:
 
 @dataclass(frozen=True, slots=True)
 class SessionQuery:
-    """Which sessions a list is of: in the order of their ids, which are compared by code points.
+    """A query for sessions, in the order of their ids, which are compared by code points.
 
-    `after` is the id that the page begins after, "" for the first page.
+    The page begins after the id `after`, "" for the first page.
     """
 
     labels: dict[str, str]
@@ -80,22 +83,21 @@ class SessionQuery:
 
     @classmethod
     def check(cls, labels: Any, prefix: Any, limit: Any, cursor: Any) -> "SessionQuery":
-        """Return the query; raises `UsageError` for what cannot be one."""
+        """Return the query; raises `UsageError` for invalid arguments."""
         if labels is None:
             labels = {}
         check_labels(labels, "list(labels=...)")
         if not isinstance(prefix, str):
             raise UsageError(f"list(prefix=...) must be a str, the beginning of session ids, not {prefix!r:.100}")
-        if type(limit) is not int or not 1 <= limit <= _MAX_SESSIONS:
-            raise UsageError(f"list(limit=...) must be an int from 1 to {_MAX_SESSIONS}, not {limit!r:.100}")
+        check_whole("list(limit=...)", limit, most=_MAX_SESSIONS, error=UsageError)
         if cursor is not None and (not isinstance(cursor, str) or not cursor):
             raise UsageError(f"list(cursor=...) must be the cursor of the page before, or None, not {cursor!r:.100}")
         return cls(dict(labels), prefix, limit, cursor or "")
 
     @property
     def bounds(self) -> tuple[str, str]:
-        """The smallest text that an id with that prefix can be, and the smallest that is greater than all of them."""
-        # The last character that has a successor is replaced by it; what follows it counts for nothing then.
+        """The smallest possible id with the prefix, and the smallest text greater than all such ids."""
+        # The last character that has a successor is replaced by it, and the rest is cut off.
         for index in reversed(range(len(self.prefix))):
             following = ord(self.prefix[index]) + 1
             if following <= _LAST_CHARACTER:
@@ -104,18 +106,18 @@ class SessionQuery:
         return self.prefix, chr(_LAST_CHARACTER) * (_MAX_ID + 1)
 
     def may_have(self, session_id: str) -> bool:
-        """Say whether the session is one of these, whatever its labels are."""
+        """Say whether the session matches, labels aside."""
         return session_id > self.after and session_id.startswith(self.prefix)
 
     def matches(self, info: SessionInfo) -> bool:
-        """Say whether the session is one of these."""
+        """Say whether the session matches."""
         return self.may_have(info.session_id) and self.labels.items() <= info.labels.items()
 
     def page_of(self, infos: Iterable[SessionInfo]) -> SessionPage:
-        """Return the page; `infos` are those that match, in order, at least one more than the page has if there is."""
+        """Return the page; `infos` are the matches in order, including one beyond the page if there are more."""
         sessions: list[SessionInfo] = []
         for info in infos:
-            # The id of the last one is the cursor, so that what is saved and deleted meanwhile moves no other session.
+            # The cursor is the last id, so that saves and deletions meanwhile do not shift other sessions.
             if len(sessions) == self.limit:
                 return SessionPage(sessions, sessions[-1].session_id)
             sessions.append(info)
@@ -123,14 +125,14 @@ class SessionQuery:
 
 
 def check_session_id(session_id: object) -> None:
-    """Raise `UsageError` for what cannot be the id of a session: a `str` of 1 to 500 characters."""
+    """Raise `UsageError` unless it can be the id of a session: a `str` of 1 to 500 characters."""
     if not isinstance(session_id, str) or not 1 <= len(session_id) <= _MAX_ID:
         length = f", which has {len(session_id)}" if isinstance(session_id, str) and session_id else ""
         raise UsageError(f"a session id must be a str of 1 to {_MAX_ID} characters, not {session_id!r:.100}{length}")
 
 
 def check_labels(labels: object, place: str) -> None:
-    """Raise `UsageError` for what cannot be labels: up to 64 pairs of `str`, without null characters."""
+    """Raise `UsageError` unless these can be labels: up to 64 pairs of `str`, without null characters."""
     if not isinstance(labels, Mapping):
         raise UsageError(f"{place} must be a dict of str, such as {{'owner': 'ann'}}, not {labels!r:.100}")
     if len(labels) > _MAX_LABELS:
@@ -150,19 +152,19 @@ def _is_label(text: object) -> bool:
 
 
 def check_ttl(owner: str, ttl: object) -> float | None:
-    """Return the seconds after which a session that is not saved again is gone; raises `ConfigError`."""
+    """Return the seconds from the last save of a session to its expiry; raises `ConfigError`."""
     if ttl is None:
         return None
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not 0 < ttl <= _MAX_TTL:
         raise ConfigError(
-            f"{owner}(ttl=...) must be seconds, a number above 0 and at most {_MAX_TTL:,}, or None for no end, "
+            f"{owner}(ttl=...) must be a number of seconds above 0, at most {_MAX_TTL:,}, or None for no limit, "
             f"not {ttl!r:.100}"
         )
     return float(ttl)
 
 
 def session_status(state: AgentState) -> SessionStatus:
-    """Return the status of a session whose state is saved like this."""
+    """Return the status of a session with this state."""
     if state.reply_context is None:
         return "idle"
     return "waiting" if state.reply_context.parked else "running"
@@ -171,12 +173,12 @@ def session_status(state: AgentState) -> SessionStatus:
 def fork_state(state: AgentState, new_id: str, messages: int | None = None) -> AgentState:
     """Return a new session that has the first `messages` of the finished messages, or all, and no reply in progress.
 
-    It shares objects with `state`, so save it and load it again. Raises `UsageError` where there are not so many.
+    It shares objects with `state`, so save it and load it again. Raises `UsageError` if there are fewer.
     """
     check_session_id(new_id)
     context: list[Msg] = list(state.context)
     if messages is None:
-        # What was observed meanwhile would have joined the history after the reply.
+        # Messages observed meanwhile would have joined the context after the reply.
         context += state.reply_context.observed if state.reply_context is not None else []
     elif type(messages) is not int or not 0 <= messages <= len(context):
         raise UsageError(
@@ -185,11 +187,11 @@ def fork_state(state: AgentState, new_id: str, messages: int | None = None) -> A
         )
     else:
         del context[messages:]
-    # A request for a reply that the fork does not have begins it anew, and does not repeat it.
+    # A request for a reply that the fork lacks starts a new reply, and repeats none.
     last = state.last_reply
     if last is not None and not any(message.id == last.reply_id for message in context):
         last = None
-    # A fork is made to be kept.
+    # A fork is not ephemeral.
     labels = {name: value for name, value in state.labels.items() if EPHEMERAL.get(name) != value}
     return replace(
         state, session_id=new_id, context=context, reply_context=None, last_reply=last, labels=labels, revision=0

@@ -1,4 +1,4 @@
-"""What survives a process: the conversation so far, and the reply in progress."""
+"""The state of a conversation: its messages, and the reply in progress."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -10,13 +10,14 @@ from typing import Any, Literal
 import pydantic
 from pydantic_core import CoreConfig, SchemaSerializer, ValidationError, from_json
 
-from agentrt.block import InProcess, Strict, new_name
+from agentrt._runtime.block import InProcess, Strict, new_name
+from agentrt._runtime.flow.handles import HeldValues
+from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.representation import never_raises, repr_as_call
+from agentrt._runtime.text import type_with_article
 from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
 from agentrt.event import ConfirmResult
-from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.message import ContentBlock, Msg, TextBlock, ToolResultBlock, message_adapter, message_serializer
-from agentrt.representation import never_raises, repr_as_call
-from agentrt.text import type_with_article
 from agentrt.types import (
     FinishedReason,
     JSONObject,
@@ -39,6 +40,7 @@ __all__ = [
     "StructuredTask",
     "Waits",
     "drop_unsavable",
+    "dump_head",
     "dump_messages",
     "has_session_id",
     "join_state",
@@ -49,22 +51,19 @@ __all__ = [
 ]
 
 WRAPPER = "value"
-"""The property that holds an answer which is not an object itself."""
+"""The property that wraps an answer which is not an object."""
 
-_MAX_LOADABLE = 1 << 15
+
+_NO_MESSAGES: Any = {"revision": True, "context": True, "reply_context": {"message": {"content"}}}
 _MAX_LOADED_AT_ONCE = 100  # messages
 _STAYS = "it is kept as it is, so load it"
 
-# The hashes of the messages, as JSON, that have been loaded for a test: thanks to them a save does not parse again what
-# an earlier one has saved, and takes no longer for a long conversation. They belong to the module, since whether JSON
-# loads depends on nothing but the JSON; a state, which may be copied or loaded again, could not carry them along.
-_loadable: set[int] = set()
 
-# Stands for the id of a session until that is read: most new states are replaced by loaded ones.
+# Stands for a session id until it is first read: most new states are replaced by loaded ones.
 _NO_ID_YET: Any = object()
-_id_lock = RLock()  # reentrant: the collector may run under it, and a finalizer may read an id
+_id_lock = RLock()  # reentrant: the garbage collector may run under it, and a finalizer may read an id
 
-# What other frameworks, and pydantic's models, call the fields and methods of a state.
+# The names of a state's fields and methods in other frameworks, and in pydantic's models.
 _STATE_JSON = "write state.model_dump_json()"
 _STATE_GUESSES = {
     "dict": _STATE_JSON,
@@ -82,17 +81,17 @@ _STATE_GUESSES = {
 
 
 Waits = Literal["user", "external", "inner"]
-"""Whose answer a tool call waits for; "inner" is for one that has begun, and waits for answers to its own questions."""
+"""Whose answer a tool call waits for; "inner" is a running call that waits for answers to its own questions."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class CallDecision(Strict):
-    """What was decided on one tool call. `by` is "policy" or "user".
+    """The decision on one tool call. `by` is "policy" or "user".
 
-    `waits_for` says whose answer the call waits for; `digest` then names what was asked about, the tool and its input
-    to the byte, and `asked_at` when, in nanoseconds since the epoch. `asked_seq` is the number of the event that asked,
-    0 if there is none yet. `original_input` is what the model wrote where the user changed it, and `fingerprint` that
-    of the tool that was asked about.
+    `waits_for` says whose answer the call waits for; `digest` then identifies the question, the tool and its input to
+    the byte, and `asked_at` is its time, in nanoseconds since the epoch. `asked_seq` is the number of the event that
+    asked, 0 before that event. `original_input` is the model's input if the user changed it, and `fingerprint` that
+    of the tool in question. `result_digest` identifies a program's result where another one is kept in its place.
     """
 
     behavior: PermissionBehavior
@@ -105,16 +104,17 @@ class CallDecision(Strict):
     original_input: str | None = None
     suggested_rules: list[PermissionRule] = field(default_factory=list)
     fingerprint: str | None = None
+    result_digest: str = ""
 
     def question(self) -> PermissionDecision:
-        """Return what the user is asked."""
-        # A list of its own: the one who asks the user may change it, and this one is saved.
+        """Return the question to the user."""
+        # A new list: the program that asks the user may change it, and ours is saved.
         return PermissionDecision(self.behavior, self.message, suggested_rules=[*self.suggested_rules])
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class InnerCall(Strict):
-    """A question that a call which has begun asks, and its answer once it is there.
+    """A question of a running call, and its answer once there is one.
 
     In `question.tool_call`, the id is the path by which it is answered; in `answer` and in `result`, of which one is
     set, it is the id that the tool gave.
@@ -128,9 +128,9 @@ class InnerCall(Strict):
 
 @dataclass(slots=True, repr=False, eq=False)
 class HiddenCall(Strict):
-    """A call that a layer has made in the model's place: of which tool, and what the user is asked, if anything.
+    """A call that a layer made instead of the model: the tool, and the question to the user, if any.
 
-    `is_taken` says that the layer has learned what became of it.
+    `is_taken` says that the layer has read the outcome.
     """
 
     name: str
@@ -140,11 +140,11 @@ class HiddenCall(Strict):
 
 @dataclass(slots=True, repr=False, eq=False)
 class StructuredTask(Strict):
-    """The form that a reply's answer must have, as a JSON schema, and what the model filled in once it is there.
+    """The JSON schema of a reply's answer, and the model's answer once there is one.
 
-    `is_wrapped` says that the answer is the one property of that, since it is not an object itself, and `is_replaced`
-    that it is not the form that the caller asked for, since a layer or a subclass asked for another. `attempts` counts
-    the answers that did not fit, up to `max_attempts`, and `misfit` says why the last one did not.
+    `is_wrapped` says that the answer, which is not an object, is the one property of the schema, and `is_replaced`
+    that a layer or a subclass has replaced the caller's schema. `attempts` counts
+    the invalid answers, up to `max_attempts`, and `misfit` says why the last one was invalid.
     """
 
     schema: JSONSchema
@@ -156,12 +156,12 @@ class StructuredTask(Strict):
     misfit: str = ""
 
     def begin_again(self) -> None:
-        """Forget the answer, and those that did not fit."""
+        """Clear the answer and the failed attempts."""
         self.output, self.attempts, self.misfit = None, 0, ""
 
     @property
     def answer(self) -> Any:
-        """The answer as JSON, `None` while there is none."""
+        """The answer as JSON, `None` until there is one."""
         return self.output[WRAPPER] if self.is_wrapped and self.output is not None else self.output
 
 
@@ -170,22 +170,23 @@ class ReplyContext(Strict):
     """The reply in progress. `message` joins the context when the reply is over, and `observed` after it.
 
     `round_start` is where the blocks of the current round begin in `message.content`; `summarised` is how many of them
-    the conversation's summary stands for. `tool_calls` counts the calls, `written` and `received` count in characters
-    what the model wrote and the tools gave, and `worked` the seconds that it took so far, what it waited for answers
-    not included. `response` is what a tool gave to end the reply with. `decisions` holds what was decided on each tool
-    call, by its id, `ids` the number of the last id given out. `paused` says that the model's provider stopped in the
-    middle of its own work and continues it in the next round. `parked` says that nothing was running when this was
-    saved; where it is not set, calls without a result may have been running.
+    the conversation's summary covers. `tool_calls` counts the calls, `written` and `received` count the characters
+    from the model and from the tools, and `worked` the seconds that it took so far, without the wait for
+    answers. `response` is a tool's result that ends the reply. `decisions` holds the decision on each tool
+    call, by its id, `ids` the number of the last id assigned. `paused` says that the model's provider stopped in the
+    middle of its own work and continues in the next round. `parked` says that nothing was running when this was
+    saved; otherwise calls without a result may have been running.
 
-    `kept` is what calls that have begun keep for when they are entered again, by their ids, and `inner` holds what they
-    ask, by the paths of the questions. Both are gone with the result of the call. `hidden_calls` are the calls that
-    layers have made and no model sees, by their ids, `None` while there are none. `delegations` counts the calls of
-    sub-agents in all of the depth. `identities` has the results of the layers' `identify` at the start of the reply,
-    and `middleware_data` what they keep with it; both by the layers' keys.
+    `kept` is the data that running calls keep for a resume, by their ids, and `inner` holds their
+    questions, by path. Both are deleted with the result of the call. `hidden_calls` are the calls that
+    layers have made and no model sees, by their ids, `None` without any. `delegations` counts the calls of
+    sub-agents at all depths. `identities` has the results of the layers' `identify` at the start of the reply,
+    and `middleware_data` their data for the reply; both by the layers' keys. `conditions` has the answers to the
+    conditions of layers, by the key of the first layer that each covers.
 
-    For runners: `takeovers` counts the processes that died with the reply since there were `known_results` tool results
-    that are known, `deaths` is what the queue counted when it was taken over last, and `handed_over` says that its last
-    process left it, and did not die.
+    For runners: `takeovers` counts the processes that died with the reply since `known_results` tool results were
+    saved, `deaths` is the queue's count at the last takeover, and `handed_over` says that its last
+    process handed it over, and did not die.
     """
 
     reply_id: str
@@ -209,6 +210,7 @@ class ReplyContext(Strict):
     delegations: int = 0
     identities: dict[str, dict[str, str] | None] = field(default_factory=dict)
     middleware_data: dict[str, JSONObject] = field(default_factory=dict)
+    conditions: dict[str, bool] = field(default_factory=dict)
     kept: dict[str, JSONObject] = field(default_factory=dict)
     inner: dict[str, InnerCall] = field(default_factory=dict)
     hidden_calls: dict[str, HiddenCall] | None = None
@@ -226,14 +228,14 @@ class ReplyContext(Strict):
         return content  # type: ignore[return-value]  # a list by now
 
     def decision_about(self, call_id: str) -> CallDecision | None:
-        """Return what was decided on a call, or on one inside of it, `None` if it has not been looked at."""
+        """Return the decision on a call, or on one inside it; `None` before the decision."""
         inner = self.inner.get(call_id)
         return self.decisions.get(call_id) if inner is None else inner.decision
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class ReplyOutcome(Strict):
-    """How a reply ended, and what was decided on its tool calls, by their ids.
+    """The outcome of a reply, and the decisions on its tool calls, by their ids.
 
     `answer_start` is where the blocks of its last round begin in the message that was kept.
     """
@@ -246,11 +248,11 @@ class ReplyOutcome(Strict):
 
 
 class _Recorded(InProcess):
-    """Base of what stores save: they note on the object itself, in this process alone, what they saved of it."""
+    """Base of saved objects: stores keep a record of their last save on the object itself, in this process only."""
 
     __slots__ = ("save_record",)
 
-    save_record: Any  # of `changes.py`, which needs what is here
+    save_record: Any  # of `changes.py`, which imports this module
 
     def __getstate__(self) -> tuple[None, JSONObject]:
         _, values = super().__getstate__()
@@ -259,25 +261,25 @@ class _Recorded(InProcess):
 
 
 @suggest_attributes(**_STATE_GUESSES)
-@suggest_keywords(history="context", memory="context", messages="context")
 @dataclass(slots=True, repr=False, eq=False)
 class AgentState(_Recorded, Strict):
-    """One conversation, whole: saved and loaded again, it continues in another process.
+    """One complete conversation: saved and loaded again, it continues in another process.
 
-    `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups`
-    are the tool groups that this conversation has switched on, `None` for the toolkit's own choice. `known_tools` has
-    the `fingerprint` of tools that have one, by their names: a call of one that has changed is asked about.
+    `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups` are
+    the tool groups that this conversation has activated, `None` for the toolkit's defaults. `known_tools` has the
+    `fingerprint` of tools that have one, by their names: a call of one that has changed is asked about.
     `middleware_data` is what `agent.state_of(middleware)` returns, by the middleware's key. `labels` are the
     application's own, such as `{"owner": "ann"}`: stores find sessions by them, and no model sees them. `revision`
-    names the saved state that this one is based on, 0 for none: stores compare it and set it.
+    names the saved state that this one is based on, 0 for none: stores compare it and set it. `held` is the runtime's:
+    the values for which handles stand, see `Agent.hold`.
 
-    A store may write only the messages that are new in `context` since the last save: those that were appended, put in
+    A store may write only the new messages in `context` since the last save: those that were appended, put in
     the place of others, or moved. A message that is edited in place is saved if `touch` is called.
 
     Agents over one state object share it as one conversation, and reply one at a time.
 
-    A dataclass, checked by pydantic when it is loaded, and no pydantic model: the loop reads and sets these fields all
-    the time, which costs a model ten times as much.
+    A dataclass, validated by pydantic when it is loaded, not a pydantic model: the loop reads and sets these fields all
+    the time, which is ten times as slow on a model.
     """
 
     version: Literal[1] = 1
@@ -293,6 +295,7 @@ class AgentState(_Recorded, Strict):
     middleware_data: dict[str, JSONObject] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     revision: int = 0
+    held: HeldValues | None = None
 
     @never_raises
     def __repr__(self) -> str:
@@ -323,7 +326,7 @@ class AgentState(_Recorded, Strict):
             record.forget(message)
 
     def model_dump_json(self, *, indent: int | None = None) -> str:
-        """Return the state as JSON that loads; raises `SessionUnserializable`, naming what JSON cannot hold."""
+        """Return the state as loadable JSON; raises `SessionUnserializable`, naming the part that JSON cannot hold."""
         with suppress(ValueError):
             text = _dump_state(self, indent=indent)
             if _is_loadable(text):
@@ -334,8 +337,8 @@ class AgentState(_Recorded, Strict):
     def model_validate_json(text: str | bytes) -> "AgentState":
         """Return the state that `model_dump_json` wrote.
 
-        Raises `SessionVersion` for one that this version of agentrt does not understand, `SessionCorrupt` for what is
-        not a JSON object.
+        Raises `SessionVersion` for one that this version of agentrt does not understand, `SessionCorrupt` for text that
+        is not a JSON object.
         """
         json_text: object = text
         if not isinstance(json_text, (str, bytes, bytearray)):
@@ -352,7 +355,7 @@ _slot_of_session_id: Any = vars(AgentState)["session_id"]
 def _read_session_id(state: AgentState) -> object:
     session_id: object = _slot_of_session_id.__get__(state)
     if session_id is _NO_ID_YET:
-        with _id_lock:  # two threads may read it at once
+        with _id_lock:  # two threads may read it at the same time
             session_id = _slot_of_session_id.__get__(state)
             if session_id is _NO_ID_YET:
                 session_id = new_name()
@@ -365,33 +368,27 @@ setattr(AgentState, "session_id", property(_read_session_id, _slot_of_session_id
 
 
 def has_session_id(state: AgentState) -> bool:
-    """Say whether the state has a session id: one that was given, or made when it was first read."""
+    """Say whether the state has a session id: a given one, or one generated by an earlier read."""
     return _slot_of_session_id.__get__(state) is not _NO_ID_YET
 
 
 def state_to_json(state: AgentState) -> bytes:
-    """Return the state as JSON that loads, without its revision.
+    """Return the state as loadable JSON, without its revision.
 
-    Raises `SessionUnserializable`, naming what JSON cannot hold or could not be loaded again.
+    Raises `SessionUnserializable`, naming the part that JSON cannot hold, or that could not be loaded again.
     """
-    with suppress(ValueError, TypeError):  # they may quote the state, so none leaves this function
-        # Message by message, so that a message which has been test-loaded before need not be parsed again.
-        messages = _dump_each(state.context)
+    with suppress(ValueError, TypeError):  # these may quote the state, so none leaves this function
         rest = _dump_state(state, indent=2, exclude={"revision", "context"})
-        new = [message for message in messages if hash(message) not in _loadable]
-        if _is_loadable(_with_context(rest, new)):
-            # All are dropped when there are too many: the next save then parses its whole context.
-            if len(_loadable) + len(new) > _MAX_LOADABLE:
-                _loadable.clear()
-            _loadable.update(map(hash, new))
-            return _with_context(rest, messages)
+        text = _with_context(rest, _dump_each(state.context))
+        if _is_loadable(text):
+            return text
     raise unserializable(state)
 
 
 def split_state(state: AgentState, messages: list[Msg] | None = None) -> tuple[bytes, list[bytes]]:
-    """Return the head, which is the state without its messages and revision, and its messages, or those given.
+    """Return the head, which is the state without its messages and revision, and the messages, or the given ones.
 
-    Each is a line of JSON that loads. Raises `SessionUnserializable`, as `state_to_json` does.
+    Each is a line of loadable JSON. Raises `SessionUnserializable`, as `state_to_json` does.
     """
     with suppress(ValueError, TypeError):
         head = _dump_state(state, exclude={"revision", "context"})
@@ -401,8 +398,13 @@ def split_state(state: AgentState, messages: list[Msg] | None = None) -> tuple[b
     raise unserializable(state)
 
 
+def dump_head(state: AgentState) -> bytes:
+    """Return the state as JSON, without its revision, its messages and the content of the reply in progress."""
+    return _dump_state(state, exclude=_NO_MESSAGES)
+
+
 def dump_messages(messages: list[Msg], session_id: str, start: int) -> list[bytes]:
-    """Return messages of a state, from the index `start` on, each as a line of JSON that loads.
+    """Return messages of a state, from the index `start` on, each as a line of loadable JSON.
 
     Raises `SessionUnserializable`, as `state_to_json` does.
     """
@@ -412,14 +414,14 @@ def dump_messages(messages: list[Msg], session_id: str, start: int) -> list[byte
             return texts
     if len(messages) == 1:
         raise _unserializable_part(session_id, f"its context[{start}]")
-    # One by one, to find the first that is broken.
+    # One by one, to find the first broken one.
     return [dump_messages([message], session_id, start + index)[0] for index, message in enumerate(messages)]
 
 
 def state_from_json(text: bytes, revision: int, place: str) -> AgentState:
-    """Return the state that `state_to_json` gave, as that revision; `place` says in errors what holds it.
+    """Return the state that `state_to_json` wrote, as that revision; `place` names its place in errors.
 
-    Raises `SessionCorrupt` for what is not a state, and `SessionVersion` for that of another version of agentrt.
+    Raises `SessionCorrupt` for anything but a state, and `SessionVersion` for a state of another version of agentrt.
     """
     state = _load_state(text, place, _STAYS)
     state.revision = revision
@@ -427,12 +429,12 @@ def state_from_json(text: bytes, revision: int, place: str) -> AgentState:
 
 
 def join_state(head: bytes, messages: Sequence[bytes], revision: int, place: str) -> AgentState:
-    """Return the state that `split_state` took apart; `place` says in errors what holds it.
+    """Return the state that `split_state` took apart; `place` names its place in errors.
 
-    Raises `SessionCorrupt` for what is not a state, and `SessionVersion` for that of another version of agentrt.
+    Raises `SessionCorrupt` for anything but a state, and `SessionVersion` for a state of another version of agentrt.
     """
     state = state_from_json(head, revision, place)
-    # In parts, between which the event loop runs.
+    # In parts, so that the event loop runs in between.
     for first in range(0, len(messages), _MAX_LOADED_AT_ONCE):
         part = _load_state(_with_context(b"{}", messages[first : first + _MAX_LOADED_AT_ONCE]), place, _STAYS)
         state.context += part.context
@@ -440,13 +442,13 @@ def join_state(head: bytes, messages: Sequence[bytes], revision: int, place: str
 
 
 def _load_state(text: str | bytes, place: str, remedy: str) -> AgentState:
-    # A state of an older version would be brought up to date here, before it is validated: one function per version,
-    # from JSON to JSON. There has been one version so far.
+    # A state of an older version would be migrated here, before it is validated: one function per version,
+    # from JSON to JSON. So far there is one version.
     try:
         return _state_adapter().validate_json(text)
     except ValidationError as exc:
         fields = [str(error["loc"][0]) for error in exc.errors(include_input=False) if error["loc"]]
-    # Raised here, since pydantic's error, which quotes what it refused, would be kept as the context.
+    # Raised here, since pydantic's error, which quotes the refused value, would be kept as the context.
     if not fields:
         raise SessionCorrupt(f"{place} does not hold the JSON of a state; {remedy} from a copy that is whole")
     raise SessionVersion(
@@ -456,9 +458,9 @@ def _load_state(text: str | bytes, place: str, remedy: str) -> AgentState:
 
 
 def drop_unsavable(message: Msg) -> list[str]:
-    """Take out of a message what could not be saved and loaded; returns the names of what that was.
+    """Remove the parts of a message that cannot be saved and loaded; returns their names.
 
-    A tool call goes together with its result.
+    A tool call is removed together with its result.
     """
     left_out: list[str] = []
     if not isinstance(message.content, str):
@@ -490,14 +492,14 @@ def _dump_each(messages: Iterable[Msg]) -> list[bytes]:
 
 
 def _with_context(rest: bytes, messages: Iterable[bytes]) -> bytes:
-    """Return the JSON of a state, one message a line, from that of all its other fields."""
+    """Return the JSON of a state, one message per line, from the JSON of all other fields."""
     comma = b"" if rest == b"{}" else b","
     return b"".join([rest[:-1].rstrip(), comma, b'\n  "context": [\n', b",\n".join(messages), b"\n]}"])
 
 
 def _is_loadable(text: bytes) -> bool:
     try:
-        if b"NaN" in text or b"Infinity" in text:  # outside of strings they are not JSON
+        if b"NaN" in text or b"Infinity" in text:  # not JSON, except inside strings
             from_json(text, allow_inf_nan=False, cache_strings="none")
         _state_adapter().validate_json(text)
     except ValueError:
@@ -506,7 +508,7 @@ def _is_loadable(text: bytes) -> bool:
 
 
 def unserializable(state: AgentState) -> SessionUnserializable:
-    """Return the error that says which part of the state cannot be saved."""
+    """Return the error that names the part of the state that cannot be saved."""
     return _unserializable_part(state.session_id, _find_culprit(state))
 
 
@@ -518,7 +520,7 @@ def _unserializable_part(session_id: str, part: str) -> SessionUnserializable:
 
 
 def _find_culprit(state: AgentState) -> str:
-    # The smallest parts come first, so that the first one that cannot be saved is named as exactly as possible.
+    # The smallest parts come first, so that the error is as exact as possible.
     for holder in (state, state.reply_context):
         data = getattr(holder, "middleware_data", None)
         for key, value in data.items() if isinstance(data, dict) else ():
@@ -546,7 +548,7 @@ def _dump_state(state: AgentState, **options: Any) -> bytes:
 
 @cache
 def _state_serializer() -> SchemaSerializer:
-    # A number that is not finite is written as it is, not as `null`, so that it is noticed.
+    # A number that is not finite is written as such, not as `null`, so that it is noticed.
     return SchemaSerializer(_state_adapter().core_schema, CoreConfig(ser_json_inf_nan="constants"))
 
 

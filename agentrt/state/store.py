@@ -1,13 +1,17 @@
-"""What a store of states promises, and what all stores have in common."""
+"""The protocols of state stores, and the base class of the shipped ones."""
 
 from collections.abc import Mapping
 from time import time_ns
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from agentrt.errors import SessionConflict, UsageError
-from agentrt.state.sessions import EPHEMERAL, SessionPage, check_labels, check_session_id, fork_state
+from agentrt.errors import ConfigError, SessionConflict, UsageError
+from agentrt.state.records.rows import RunRows
+from agentrt.state.sessions import EPHEMERAL, SessionInfo, SessionPage, check_labels, check_session_id, fork_state
 from agentrt.state.state import AgentState
+
+if TYPE_CHECKING:
+    from agentrt.runs.store import RunStore
 
 __all__ = [
     "SessionStore",
@@ -15,6 +19,7 @@ __all__ = [
     "StateStore",
     "check_revision",
     "check_saved",
+    "find_session",
     "next_revision",
 ]
 
@@ -24,43 +29,50 @@ _EPHEMERAL_SECONDS = 3600
 class StateStore(Protocol):
     """Keeps one state per session.
 
-    `save` returns only once the state is safe; the runtime waits for it before the next side effect.
+    `save` returns once the state is safe; the runtime waits for it before the next side effect.
     """
 
     async def save(self, state: AgentState) -> None:
-        """Keep the state under its `session_id`, in place of the one that it is based on, and set its `revision`.
+        """Save the state under its `session_id`, replacing the one that it is based on, and set its `revision`.
 
-        Raises `SessionConflict` when that is no longer the saved one: of two writers, the second gets the error.
+        Raises `SessionConflict` if another state is saved by now: of two writers, the second gets the error.
         """
         ...
 
     async def load(self, session_id: str) -> AgentState | None:
-        """Return the state last saved for that session, `None` when there is none."""
+        """Return the saved state of the session or `None`."""
         ...
 
 
 class SessionStore(StateStore, Protocol):
-    """A `StateStore` that also knows which sessions it has, and can end them.
+    """A `StateStore` that can also list and delete its sessions.
 
-    Its promises, which `agentrt.testing.check_store` tries: a save is done whole or not at all; of several writers on
-    one revision one wins, and the others get `SessionConflict`; `load` gives what was saved; a session that was deleted
-    or has expired is not saved over.
+    Its promises, which `agentrt.testing.check_store` tests: a save is atomic; of several writers on one revision one
+    wins, and the others get `SessionConflict`; `load` returns the saved state; a session that was deleted or has
+    expired cannot be saved again from an old state.
     """
 
     async def save(self, state: AgentState) -> None:
-        """Keep the state as it is now, in place of the one that it is based on, and set its `revision`.
+        """Save the state, replacing the one that it is based on, and set its `revision`.
 
-        Of a state that this store has saved or loaded, a message that was edited in place is saved only where
+        After the first save or load, a message that was edited in place is saved only if
         `state.touch(message)` was called.
 
-        A cancellation waits for the write; one of asyncio's own does not, and the write ends without its caller. Raises
-        `SessionConflict` when the saved state is another one, `SessionUnserializable` for what JSON cannot hold or what
-        could not be loaded again, and `SessionIOError` also when it takes more than ten seconds.
+        A cancellation waits for the write; asyncio's own does not, and the write ends without its caller. Raises
+        `SessionConflict` if another state is saved by now, `SessionUnserializable` for values that JSON cannot hold, or
+        that could not be loaded again, and `SessionIOError` also for a save of more than ten seconds.
         """
         ...
 
     async def delete(self, session_id: str) -> None:
-        """Forget the session, if it is there. A state that was based on it can no longer be saved."""
+        """Delete the session, if it exists. A state that was based on it can no longer be saved."""
+        ...
+
+    async def describe(self, session_id: str) -> SessionInfo | None:
+        """Return the info of the session or `None`; reads no other session.
+
+        A damaged session may raise `SessionCorrupt`; `list` skips it.
+        """
         ...
 
     async def list(
@@ -68,8 +80,8 @@ class SessionStore(StateStore, Protocol):
     ) -> SessionPage:
         """Return a page of at most `limit` sessions, in the order of their ids.
 
-        They have all of these `labels`, and ids that begin with `prefix`. The `cursor` of a page gives the next one. A
-        session that is there all the time is on exactly one page, whatever is saved and deleted meanwhile.
+        They have all of these `labels`, and ids that begin with `prefix`. The `cursor` of a page requests the next one.
+        A session that exists throughout is on exactly one page, whatever is saved and deleted meanwhile.
         """
         ...
 
@@ -82,15 +94,15 @@ class SessionStore(StateStore, Protocol):
         ...
 
     async def expire(self) -> int:
-        """Remove what sessions leave that have not been saved for the store's `ttl`; returns how many there were.
+        """Delete the data of sessions not saved within the store's `ttl`; returns how many there were.
 
-        They are gone for `load`, `list` and `save` before that. Sessions with the label `EPHEMERAL` are removed an hour
+        `load`, `list` and `save` ignore them even before. Sessions with the label `EPHEMERAL` are deleted an hour
         after their last save.
         """
         ...
 
     async def migrate(self) -> None:
-        """Bring what the store has made in its database up to date; else the first operation does so."""
+        """Migrate the store's database now, not at the first operation."""
         ...
 
     async def __aenter__(self) -> Self:
@@ -100,12 +112,42 @@ class SessionStore(StateStore, Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let go of files and connections; the next operation opens them again."""
+        """Close files and connections; the next operation opens them again."""
         ...
 
 
 class SessionStoreBase:
-    """What most stores do in the same way: they fork by a load and a save, and have nothing to migrate or to close."""
+    """The base of most stores: forks by a load and a save, and has nothing to migrate or to close."""
+
+    @property
+    def runs(self) -> "RunStore":
+        """The recorded runs of the sessions; see `agentrt.runs`."""
+        from agentrt.runs.store import RunStore  # which is above, and loaded by those who use it
+
+        # One for each store, since its thread is the only one that writes runs in this process.
+        found: RunStore = vars(self).get("_runs") or vars(self).setdefault("_runs", RunStore(self._make_run_rows()))
+        return found
+
+    async def _forget_runs(self, session_id: str) -> None:
+        """Remove what this process has recorded of a session, with what is queued."""
+        found: RunStore | None = vars(self).get("_runs")
+        if found is not None:
+            await found.forget(session_id)
+
+    async def _close_runs(self) -> None:
+        found: RunStore | None = vars(self).get("_runs")
+        if found is not None:
+            await found.aclose()
+
+    def _make_run_rows(self) -> RunRows:
+        raise ConfigError(f"{type(self).__name__} keeps no runs: use SQLiteStore, or another store of agentrt.state")
+
+    async def describe(self: SessionStore, session_id: str) -> SessionInfo | None:
+        """Return the info of the session or `None`."""
+        check_session_id(session_id)
+        # Of the sessions with its id as the prefix, the session itself is the first.
+        page = await self.list(prefix=session_id, limit=1)
+        return next((info for info in page.sessions if info.session_id == session_id), None)
 
     async def fork(self: SessionStore, session_id: str, new_id: str, *, messages: int | None = None) -> AgentState:
         """Copy the first `messages` of the finished messages, or all, into a new session, and return its state.
@@ -122,7 +164,7 @@ class SessionStoreBase:
         return fork
 
     async def expire(self: SessionStore) -> int:
-        """Remove sessions for one answer an hour after their last save; returns how many there were."""
+        """Delete sessions for one answer an hour after their last save; returns how many there were."""
         removed, cursor, oldest = 0, None, time_ns() - _EPHEMERAL_SECONDS * 1_000_000_000
         while True:
             page = await self.list(labels=EPHEMERAL, limit=1_000, cursor=cursor)
@@ -135,10 +177,11 @@ class SessionStoreBase:
                 return removed
 
     async def migrate(self) -> None:
-        """Do nothing: what this store has made needs no migration."""
+        """Do nothing: this store needs no migration."""
 
     async def aclose(self) -> None:
-        """Let go of files and connections; the next operation opens them again."""
+        """Close files and connections; the next operation opens them again."""
+        await self._close_runs()
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,8 +192,15 @@ class SessionStoreBase:
         await self.aclose()
 
 
+async def find_session(store: SessionStore, session_id: str) -> SessionInfo | None:
+    """Return the info of a session; a store without `describe` is asked for a list of that session."""
+    if hasattr(store, "describe"):
+        return await store.describe(session_id)
+    return await SessionStoreBase.describe(store, session_id)
+
+
 def check_saved(state: object) -> None:
-    """Raise `UsageError` for what is not a state with the id of a session, or whose labels are none."""
+    """Raise `UsageError` unless it is a state with a valid session id and valid labels."""
     if not isinstance(state, AgentState):
         raise UsageError(f"a store saves an AgentState, not {state!r:.200}: give it agent.state")
     check_session_id(state.session_id)
@@ -182,7 +232,7 @@ def check_revision(state: AgentState, saved: int) -> None:
 def next_revision(saved: int) -> int:
     """Return the revision after this one.
 
-    The first is the time in microseconds, so that a session that is deleted and started again never gets a revision
+    The first is the time in microseconds, so that a session that is deleted and created again never gets a revision
     that it had before.
     """
     return saved + 1 if saved else time_ns() // 1000

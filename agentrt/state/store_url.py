@@ -1,4 +1,4 @@
-"""A store that is named by a URL, as on a command line."""
+"""Stores named by a URL, as on a command line."""
 
 from collections.abc import Callable
 
@@ -25,11 +25,11 @@ _FILE_STORES: dict[str, Callable[[str], SessionStore]] = {"sqlite": SQLiteStore,
 def state_store(url: str) -> SessionStore:
     """Return the store at that URL: "sqlite:agent.db", "postgresql://db/agents", "redis://cache", "file:sessions".
 
-    What follows "sqlite:" and "file:" is a path; "memory:" is a store in this process. Raises `ConfigError`, without a
-    password, for what cannot be used; nothing is opened yet.
+    "sqlite:" and "file:" precede a path; "memory:" is a store in this process. Raises `ConfigError`, without a
+    password, for an unusable URL; nothing is opened yet.
     """
     if not isinstance(url, str):
-        raise ConfigError(f"a store is named by a URL, such as {_FORMS}, not {url!r:.100}")
+        raise ConfigError(f"a store URL must be a str, such as {_FORMS}, not {url!r:.100}")
     scheme, colon, rest = url.partition(":")
     if scheme in _SERVER_STORES and colon:
         return _SERVER_STORES[scheme](url)
@@ -40,10 +40,10 @@ def state_store(url: str) -> SessionStore:
             f"or {f'{scheme}:///{path}'!r:.100} for a path from the root"
         )
     if scheme in _FILE_STORES and rest:
-        # Three slashes are those of a URL without a host, and then the path begins with the last of them.
+        # Three slashes mean a URL without a host; the path begins with the last of them.
         return _FILE_STORES[scheme](rest.removeprefix("//") if rest.startswith("///") else rest)
     if url == "memory:":
         return InMemoryStateStore()
     # The scheme alone: the rest may hold a password.
     start = repr(f"{scheme}:...") if colon else repr(url)
-    raise ConfigError(f"{start:.100} is not the URL of a store: write {_FORMS}")
+    raise ConfigError(f"{start:.100} is not a store URL: write {_FORMS}")

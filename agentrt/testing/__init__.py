@@ -1,7 +1,7 @@
 '''Doubles, a fault harness and a middleware kit, for those who build agents and middlewares.
 
-`check_every_suspension` runs a conversation over and over, and each time something goes wrong at one place later: it is
-cancelled, interrupted or left, or its store or its model fails. Whatever happened, the conversation must be whole
+`check_every_suspension` runs a conversation again and again, with a fault at a later place each time: it is
+cancelled, interrupted or left, or its store or its model fails. In every case, the conversation must be whole
 afterwards and continue. In a test of your own it looks like this:
 
     >>> import anyio
@@ -71,6 +71,7 @@ from agentrt.testing.kit.conformance import (
 )
 from agentrt.testing.stores.check import StoreProblems, StoreReport, check_store
 from agentrt.testing.stores.exact import ExactStore
+from agentrt.testing.stores.runs import check_run_store
 
 __all__ = [
     "FAULTS",
@@ -100,6 +101,7 @@ __all__ = [
     "check_every_suspension",
     "check_middleware",
     "check_middleware_on_both_loops",
+    "check_run_store",
     "check_store",
     "lint",
 ]

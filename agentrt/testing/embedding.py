@@ -1,4 +1,4 @@
-"""An embedding model for tests: always the same vectors, at once, for nothing."""
+"""An embedding model for tests: deterministic, immediate and free."""
 
 import re
 from hashlib import blake2b
@@ -11,7 +11,7 @@ __all__ = ["HashingEmbedding"]
 
 
 class HashingEmbedding(EmbeddingModelBase):
-    """Makes vectors by hashing words, so that texts with the same words are alike; `calls` has what it was given."""
+    """Makes vectors by hashing words, so that texts with the same words are alike; `calls` records its inputs."""
 
     def __init__(self, *, dimensions: int = 64, model: str = "hashing", batch_size: int = 64) -> None:
         super().__init__(model=model, dimensions=dimensions, batch_size=batch_size)

@@ -5,11 +5,13 @@ from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
 from agentrt.tool.group import ToolGroup
 from agentrt.tool.mcp import MCPToolset
+from agentrt.tool.table import ToolTable
 from agentrt.tool.toolkit import Toolkit
 from agentrt.tool.toolset import Toolset
-from agentrt.types import OpenQuestion, ToolChoice, ToolChunk, ToolResponse
+from agentrt.types import FlowLabel, OpenQuestion, ToolChoice, ToolChunk, ToolFlow, ToolResponse
 
 __all__ = [
+    "FlowLabel",
     "FunctionTool",
     "MCPToolset",
     "OpenQuestion",
@@ -17,8 +19,10 @@ __all__ = [
     "ToolChoice",
     "ToolChunk",
     "ToolContext",
+    "ToolFlow",
     "ToolGroup",
     "ToolResponse",
+    "ToolTable",
     "Toolkit",
     "Toolset",
 ]

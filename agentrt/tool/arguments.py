@@ -7,16 +7,16 @@ from typing import Protocol
 
 from pydantic_core import ErrorDetails, ValidationError, from_json
 
+from agentrt._runtime.schema import Validator
+from agentrt._runtime.text import lazy_pattern, short_repr
 from agentrt.errors import ToolError
-from agentrt.text import lazy_pattern, short_repr
-from agentrt.tool.json_schema.compiler import CompiledSchema
 from agentrt.types import JSONObject, JSONSchema
 
 __all__ = [
     "MAX_INPUT",
     "ArgumentsError",
     "Parse",
-    "Validator",
+    "TypeValidator",
     "parse_arguments",
     "parser_by_schema",
     "parser_by_types",
@@ -34,7 +34,7 @@ _LONGEST_FINITE = 290
 _MAY_BE_INFINITE = lazy_pattern(r"[0-9][eE]\+?[0-9]{2}|(?<![0-9])[0-9]{290}")
 
 
-class Validator(Protocol):
+class TypeValidator(Protocol):
     """The one method of pydantic's validator that is used here; it returns a dict."""
 
     def validate_json(self, data: str, *, strict: bool) -> JSONObject: ...
@@ -47,7 +47,7 @@ class ArgumentsError(ToolError):
     """
 
 
-def parser_by_types(validator: Validator) -> Parse:
+def parser_by_types(validator: TypeValidator) -> Parse:
     """Return a parser that checks and converts the arguments with a validator made from type hints."""
     validate = validator.validate_json
 
@@ -71,7 +71,7 @@ def parser_by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse 
     runtime, so a model may not give them even where the schema is open.
     """
 
-    compiled = CompiledSchema(schema)
+    validator = Validator(schema)
 
     def parse(text: str) -> JSONObject:
         arguments = parse_arguments(text)
@@ -79,9 +79,7 @@ def parser_by_schema(schema: JSONSchema, hidden: frozenset[str], convert: Parse 
         if forbidden:
             raise ArgumentsError(f"argument {forbidden[0]!r} is unknown")
         try:
-            problem = compiled.problem(arguments)
-        except RecursionError:
-            problem = "its input is nested too deep to be checked"
+            problem = validator.problem(arguments)
         except Exception as error:  # noqa: BLE001  # the tool must not run with arguments that could not be checked
             problem = f"its input cannot be checked: {short_repr(str(error))}"
         if problem is not None:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Awaitable, Sequence
 from typing import Any, Literal, NoReturn, Self
 
+from agentrt._runtime.keywords import compute_missing
+from agentrt._runtime.representation import never_raises
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ToolConfigError, ToolError, UsageError
-from agentrt.keywords import compute_missing
-from agentrt.representation import never_raises
-from agentrt.text import lazy_pattern
 from agentrt.tool.invocation import CallPlan, make_call_plan
 from agentrt.tool.signature import source_location
 from agentrt.tool.signature.docstring import parse_docstring
-from agentrt.types import JSONObject, JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision
+from agentrt.types import JSONObject, JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision, ToolFlow
 
 __all__ = ["MAX_OUTPUT", "ToolBase", "call_plan_of", "check_name", "check_tool", "tool_location"]
 
@@ -80,7 +80,7 @@ class ToolBase:
     """
 
     fingerprint: str | None = None
-    """What stands for its description and parameters where someone else may change them, such as a server.
+    """A digest of its description and parameters, if someone else may change them, such as a server.
 
     A conversation keeps it from when the tool is first offered, and the user is asked about calls of a tool that has
     another one since, whatever rules allow, until the user has agreed to one.
@@ -91,6 +91,19 @@ class ToolBase:
 
     ask: bool = False
     """Whether the user must agree to each call."""
+
+    flow: ToolFlow | None = None
+    """What its output may be taken for and what its arguments must be, for `InformationFlowMiddleware`.
+
+    `None` is a tool that declares nothing: its output is untrusted, and so may be its arguments.
+    """
+
+    keeps_handles: bool = False
+    """Whether its arguments keep the handles of held values, for a tool whose text a model of this program will read.
+
+    Such are tools that note something in the conversation, and agents: a model would take the values for the user's
+    words.
+    """
 
     timeout: float | None = 300.0
     """Seconds that one call may take, `None` for no limit."""
@@ -106,12 +119,13 @@ class ToolBase:
     """Whether an exception of the tool leaves the runtime instead of becoming a result for the model."""
 
     error_detail: Literal["message", "type"] = "message"
-    """What model and log learn of an exception, a validator's too: its type and masked message, or its type only."""
+    """The part of an exception for model and log, a validator's too: type and masked message, or only the type."""
 
     secrets: Sequence[str] = ()
     """Strings, of 8 characters or more, that are masked in the message of an exception; so is what looks like a key."""
 
     _plan: CallPlan | None = None
+    _function_schema: JSONSchema | None = None
 
     # Typed so that a subclass may narrow it.
     def call(self, *args: Any, **arguments: Any) -> Any:
@@ -183,6 +197,14 @@ class ToolBase:
         return call_plan_of(self).is_streaming
 
     @property
+    def function_schema(self) -> JSONSchema:
+        """Its schema in OpenAI's form, as models are shown it: the same object until something in it changes."""
+        function = {"name": self.name, "description": self.description, "parameters": call_plan_of(self).schema}
+        if self._function_schema is None or self._function_schema["function"] != function:
+            self._function_schema = {"type": "function", "function": function}
+        return self._function_schema
+
+    @property
     def takes_context(self) -> bool:
         """Whether `call` gets a `ToolContext`, so that its result may depend on the conversation."""
         return call_plan_of(self).context_name is not None
@@ -205,8 +227,8 @@ class ToolBase:
         return parse_docstring(docstring)[0]
 
     def __getstate__(self) -> JSONObject:
-        # The plan holds closures, which no pickle takes; it is worked out again.
-        return {name: value for name, value in self.__dict__.items() if name != "_plan"}
+        # The plan holds closures, which no pickle takes; what is worked out from the others is worked out again.
+        return {name: value for name, value in self.__dict__.items() if name not in ("_plan", "_function_schema")}
 
     def _make_call_plan(self) -> CallPlan:
         schema = self.__dict__.get("input_schema", getattr(type(self), "input_schema", None))
@@ -250,6 +272,8 @@ def check_tool(tool: ToolBase) -> None:
         )
     if not isinstance(tool.is_hidden, bool):
         raise ToolConfigError(f"the `is_hidden` of {name} must be True or False, not {tool.is_hidden!r:.100}")
+    if not (tool.flow is None or isinstance(tool.flow, ToolFlow)):
+        raise ToolConfigError(f"the flow of {name} must be a ToolFlow, not {tool.flow!r:.200}")
     if tool.error_detail not in ("message", "type"):
         raise ToolConfigError(f'error_detail of {name} must be "message" or "type", not {tool.error_detail!r:.100}')
     if not tool.max_output > 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from anyio import CancelScope, current_time, get_cancelled_exc_class, move_on_after
 from pydantic_core import to_jsonable_python
 
-from agentrt.block import ToolCallBlock, ToolResultState
+from agentrt._runtime.block import ToolCallBlock, ToolResultState
 from agentrt.errors import ToolError
 from agentrt.tool.arguments import parse_arguments
 from agentrt.tool.base import ToolBase
@@ -41,7 +41,8 @@ _SUCCESSFUL_ENDING: _StreamEnding = ("", ToolResultState.SUCCESS)
 class PreparedCall:
     """A tool call that may be run: the tool is there, and its arguments fit.
 
-    `name` and `input` are what was checked, even if `tool_call` is changed later.
+    `name` and `input` are what was checked, even if `tool_call` is changed later. `written_input` is what the model
+    wrote, where that has handles and `input` the values in their place.
     """
 
     tool: ToolBase
@@ -51,6 +52,7 @@ class PreparedCall:
     input: str
     arguments: JSONObject
     _is_used: bool = field(default=False, init=False, repr=False)
+    _written: str | None = field(default=None, init=False, repr=False)
 
     @property
     def is_streaming(self) -> bool:
@@ -59,7 +61,21 @@ class PreparedCall:
 
     def is_for(self, tool_call: ToolCallBlock) -> bool:
         """Say whether this is the very call that was checked."""
-        return tool_call.input == self.input and tool_call.name == self.name
+        return tool_call.input == self.written_input and tool_call.name == self.name
+
+    @property
+    def written_input(self) -> str:
+        """The arguments as the model wrote them."""
+        return self.input if self._written is None else self._written
+
+    @written_input.setter
+    def written_input(self, text: str) -> None:
+        self._written = text
+
+    @property
+    def is_released(self) -> bool:
+        """Whether values have taken the place of handles in the arguments."""
+        return self._written is not None and self._written != self.input
 
     def effective_input(self) -> JSONObject:
         """Return the arguments that the tool will get, in their JSON form: converted, and with its defaults filled in.

@@ -1,4 +1,4 @@
-"""What a tool may know about the call that runs it."""
+"""The context of a tool call, for the tool."""
 
 import math
 from collections.abc import Awaitable, Callable, ItemsView
@@ -11,11 +11,11 @@ from typing import Any, Generic, Protocol
 from anyio import from_thread
 from typing_extensions import TypeVar
 
-from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, new_name
-from agentrt.boundary import json_size
+from agentrt._runtime.block import JSONObject, ToolCallBlock, ToolResultBlock, new_name
+from agentrt._runtime.boundary import json_size
+from agentrt._runtime.representation import never_raises
 from agentrt.errors import SessionUnserializable, UsageError
 from agentrt.event import AgentEvent, ConfirmResult
-from agentrt.representation import never_raises
 from agentrt.workspace import FileSystemBase
 
 __all__ = ["CallMemory", "RunLike", "ToolContext", "check_kept"]
@@ -27,7 +27,7 @@ _Deps = TypeVar("_Deps", default=Any)
 
 
 class RunLike(Protocol):
-    """What a tool's context, and a tool that asks another agent, need of the reply that the call belongs to."""
+    """The part of a call's reply that a tool's context, and a tool that calls another agent, use."""
 
     @property
     def id(self) -> str: ...
@@ -58,7 +58,7 @@ async def _save_nothing() -> None:
 
 @dataclass(slots=True, repr=False, eq=False)
 class CallMemory:
-    """What a resumable call finds when it is entered again, and how to save it; outside of a reply it is empty."""
+    """The saved data of a resumable call, and the way to save it; empty outside a reply."""
 
     kept: JSONObject = field(default_factory=dict)
     answers: dict[str, ConfirmResult | ToolResultBlock] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def check_kept(tool_name: str, kept: JSONObject) -> None:
 
 
 class ToolContext(Generic[_Deps]):
-    """What a tool receives through a parameter with this annotation; the model never sees that parameter.
+    """The context of a call, received through a parameter with this annotation, which the model never sees.
 
     `deps` is what the caller of the reply gave as such, of the type `Deps` in a parameter annotated
     `ToolContext[Deps]`; types are not checked at run time.
@@ -150,7 +150,7 @@ class ToolContext(Generic[_Deps]):
 
     @property
     def idempotency_key(self) -> str:
-        """What names this call in all of its runs: "session/reply/call", where the conversation has a state.
+        """The key of this call in all of its runs: "session/reply/call", if the conversation has a state.
 
         Give it to what the tool asks, so that a call which runs again after its process ended takes effect once.
         """
@@ -169,7 +169,7 @@ class ToolContext(Generic[_Deps]):
 
     @property
     def kept(self) -> JSONObject:
-        """What this call keeps for when it is entered again: JSON, saved with the reply, and gone with the result.
+        """The data of this call for a resume: JSON, saved with the reply, and deleted with the result.
 
         Only a tool with `is_resumable` has it. It is saved whenever the reply is, and by `save`.
         """

@@ -5,19 +5,18 @@ from typing import Any, Literal
 
 import pydantic
 
+from agentrt._runtime.representation import never_raises
+from agentrt._runtime.text import repr_of
 from agentrt.errors import ToolConfigError
-from agentrt.keywords import suggest_keywords
-from agentrt.representation import never_raises
 from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
 from agentrt.tool.invocation import CallPlan, make_call_plan
 from agentrt.tool.signature import bound_arguments, docstring_of, function_name, source_location
 from agentrt.tool.signature.docstring import parse_docstring
-from agentrt.types import JSONObject, JSONSchema
+from agentrt.types import JSONObject, JSONSchema, ToolFlow
 
 __all__ = ["FunctionTool"]
 
 
-@suggest_keywords()
 class FunctionTool(ToolBase):
     """A typed function that a model may call; schema and validator are built here, once.
 
@@ -53,6 +52,8 @@ class FunctionTool(ToolBase):
         max_output: int = MAX_OUTPUT,
         raise_tool_errors: bool = False,
         error_detail: Literal["message", "type"] = "message",
+        flow: ToolFlow | None = None,
+        keeps_handles: bool = False,
     ) -> None:
         if isinstance(json_schema, dict) and json_schema.get("type") == "function":
             name, description, json_schema = _split_function_schema(json_schema, name, description)
@@ -68,6 +69,9 @@ class FunctionTool(ToolBase):
         self.max_output = max_output
         self.raise_tool_errors = raise_tool_errors
         self.error_detail = error_detail
+        self.flow = flow
+        # A sub-agent that is a function says so itself.
+        self.keeps_handles = keeps_handles or bool(getattr(function, "delegates", False))
         # A copy: what the caller does to the original later must not reach the calls.
         self.preset_kwargs: JSONObject = dict(preset_kwargs or {})
         # Bound and preset arguments are most likely what an exception must not repeat: keys and passwords.
@@ -126,7 +130,7 @@ def _refuse_unusable(function: object, name: str | None) -> None:
             f"the class {function.__name__} cannot be a tool: pass a function, or an instance, {function.__name__}(...)"
         )
     if not callable(function):
-        raise ToolConfigError(f"{function!r} cannot be a tool: pass a function with type hints, or a ToolBase")
+        raise ToolConfigError(f"{repr_of(function)} cannot be a tool: pass a function with type hints, or a ToolBase")
     if name is None and function_name(function) == "<lambda>":
         raise ToolConfigError(
             f"a lambda has no name by which a model could call it: write a function with `def`, or give name=... "

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrt._runtime.text import repr_of
 from agentrt.errors import ToolConfigError
-from agentrt.keywords import suggest_keywords
-from agentrt.text import repr_of
 from agentrt.tool.base import ToolBase, check_name
 from agentrt.tool.context import ToolContext
+from agentrt.types import ToolFlow
 
 __all__ = ["BASIC_GROUP", "META_TOOL", "MetaTool", "ToolGroup", "check_group", "describe_active_groups"]
 
@@ -18,7 +18,6 @@ BASIC_GROUP = "basic"
 META_TOOL = "reset_equipped_tools"
 
 
-@suggest_keywords()
 @dataclass(slots=True)
 class ToolGroup:
     """Tools that are offered together, or not at all.
@@ -58,10 +57,11 @@ class MetaTool(ToolBase):
     )
     is_concurrency_safe = False
     is_read_only = True
+    flow = ToolFlow(trusted_output=True)
 
     def __init__(self, groups: Mapping[str, ToolGroup], activate: Callable[[list[str]], object]) -> None:
-        self._groups = groups
-        self._activate = activate
+        self.groups = groups
+        self.activate = activate
         self.input_schema = {
             "type": "object",
             "properties": {
@@ -74,12 +74,12 @@ class MetaTool(ToolBase):
     # The long name, since every group's name is a parameter as well.
     async def call(self, _context_of_this_call: ToolContext, **groups: bool) -> str:
         """Set the groups of the conversation that the call belongs to; without one, the toolkit's own."""
-        active = [name for name in self._groups if groups.get(name)]
+        active = [name for name in self.groups if groups.get(name)]
         if _context_of_this_call.run is None:
-            self._activate(active)
+            self.activate(active)
         else:
             _context_of_this_call.set_active_groups(active)
-        return describe_active_groups([self._groups[name] for name in active])
+        return describe_active_groups([self.groups[name] for name in active])
 
 
 def describe_active_groups(active: Sequence[ToolGroup]) -> str:

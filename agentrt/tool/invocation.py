@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from anyio import CapacityLimiter, fail_after, to_thread
 from anyio.lowlevel import RunVar
 
+from agentrt._runtime.schema import SchemaError, Validator
 from agentrt.errors import ToolConfigError
 from agentrt.tool.arguments import Parse, parser_by_schema
-from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError
 from agentrt.tool.signature import Signature, context_parameter, defaults_of, read_signature, underlying
 from agentrt.types import JSONObject, JSONSchema
 
@@ -24,7 +24,7 @@ CLEANUP_SECONDS = 5.0
 
 _MAX_THREADS = 40
 _EXHAUSTED = object()
-_Item = TypeVar("_Item")
+_ToolOutput = TypeVar("_ToolOutput")
 _ToolFunction = Callable[..., Any]
 _threads: RunVar[CapacityLimiter] = RunVar("agentrt_tool_threads")
 
@@ -90,7 +90,7 @@ def _signature_by_schema(name: str, function: _ToolFunction, preset: JSONObject,
     visible: JSONSchema = schema
     try:
         if hidden:
-            CompiledSchema(schema)  # the whole schema first, so that the pointers in an error are those of the user
+            Validator(schema)  # the whole schema first, so that the pointers in an error are those of the user
             properties = {name: part for name, part in schema.get("properties", {}).items() if name not in hidden}
             visible = {**schema, "properties": properties}
             if "required" in schema:
@@ -157,7 +157,7 @@ async def step_in_thread(items: Generator[object]) -> AsyncGenerator[object, Non
                 await _call_in_thread(items.close)
 
 
-def _call_in_thread(function: Callable[..., _Item], *arguments: object) -> Awaitable[_Item]:
+def _call_in_thread(function: Callable[..., _ToolOutput], *arguments: object) -> Awaitable[_ToolOutput]:
     # The limiter is the tools' own, so that those which hang do not take the threads that the program needs for files.
     try:
         limiter = _threads.get()

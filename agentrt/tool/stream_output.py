@@ -4,7 +4,7 @@ import base64
 import binascii
 from dataclasses import replace
 
-from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState, new_id
+from agentrt._runtime.block import Base64Source, DataBlock, TextBlock, ToolResultState, new_id
 from agentrt.errors import ToolError
 from agentrt.tool.base import ToolBase
 from agentrt.tool.to_response import (

@@ -14,11 +14,11 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
-from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState
-from agentrt.boundary import json_size, mend_block
+from agentrt._runtime.block import Base64Source, DataBlock, TextBlock, ToolResultState
+from agentrt._runtime.boundary import json_size, mend_block
+from agentrt._runtime.text import lazy_pattern, mask, type_with_article, user_frames_of
 from agentrt.errors import ToolError
 from agentrt.message import Msg
-from agentrt.text import lazy_pattern, mask, type_with_article, user_frames_of
 from agentrt.tool.base import MAX_OUTPUT, ToolBase
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import anyio
 
-from agentrt.concurrency.event_loop import run_shielded, running_loop
+from agentrt._runtime.concurrency.event_loop import run_shielded, running_loop
+from agentrt._runtime.text import repr_of
 from agentrt.errors import ToolConfigError, UsageError
-from agentrt.text import repr_of
 from agentrt.tool.base import ToolBase
 
 __all__ = ["Toolset", "check_toolset"]
@@ -71,7 +71,7 @@ class Toolset:
 
     @property
     def status(self) -> str:
-        """What `explain()` says of it: "open", "not open", or why it has no tools."""
+        """Its status in `explain()`: "open", "not open", or the reason for having no tools."""
         return "open" if self.is_open else "not open"
 
     def check_open(self) -> None:

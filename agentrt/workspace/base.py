@@ -3,9 +3,9 @@
 import copy
 from typing import Self
 
+from agentrt._runtime.representation import never_raises
+from agentrt._runtime.text import type_with_article
 from agentrt.errors import UsageError, WorkspaceError
-from agentrt.representation import never_raises
-from agentrt.text import type_with_article
 from agentrt.workspace.path import access_denied, is_reserved, parts_of
 
 __all__ = ["MAX_FILE_SIZE", "FileSystemBase"]
@@ -13,23 +13,23 @@ __all__ = ["MAX_FILE_SIZE", "FileSystemBase"]
 _Names = list[str]  # inside of the class `list` is a method
 
 MAX_FILE_SIZE = 10_000_000
-"""How many bytes a file may have that is read or written, unless a workspace sets a limit."""
+"""The largest file that is read or written, in bytes, unless a workspace sets a limit."""
 
 
 class FileSystemBase:
     """Files under one namespace: every path is relative to it, and none leads out of it.
 
     A subclass overrides `_read`, `_write`, `_list`, `_exists` and `_delete`. They get the names along the path, from
-    the root of the file system, already checked: what they must see to is links. Paths have "/" on every platform. The
+    the root of the file system, already checked; links are for them to handle. Paths have "/" on every platform. The
     folder `internal` of the root is the program's own and cannot be reached.
 
     Raises `AccessDenied` for a path that is not allowed, before anything is touched, `MissingFileError` for a file that
-    does not exist, and `WorkspaceError` for what fails otherwise.
+    does not exist, and `WorkspaceError` for any other failure.
     """
 
     # Class attributes, so that a subclass need not call `super().__init__()`.
     max_file_size: int = MAX_FILE_SIZE
-    """How many bytes a file may have that is read or written."""
+    """The largest file that is read or written, in bytes."""
 
     folders: tuple[str, ...] = ()
     """The names of the folders that lead from the root to the namespace."""
@@ -49,13 +49,13 @@ class FileSystemBase:
         `name` may be a path, such as "subagents/searcher".
         """
         parts = self._resolve_file(name)
-        # A copy, so that what a subclass holds is shared.
+        # A copy, so that a subclass's own attributes are shared.
         inner = copy.copy(self)
         inner.folders = parts
         return inner
 
     async def read_bytes(self, path: str) -> bytes:
-        """Return what is in the file."""
+        """Return the file's content."""
         return await self._read(self._resolve_file(path))
 
     async def read_text(self, path: str) -> str:
@@ -67,13 +67,13 @@ class FileSystemBase:
             raise WorkspaceError(f"{path!r:.200} in {self.location!r} is not text in UTF-8: use read_bytes()") from None
 
     async def write_bytes(self, path: str, data: bytes) -> None:
-        """Put `data` in the file's place, as a whole or not at all; folders that are missing are made."""
+        """Replace the file's content with `data`, completely or not at all; missing folders are created."""
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise UsageError(f"write_bytes() takes bytes, not {type_with_article(data)}: use write_text() for a str")
         await self._write(self._resolve_file(path), self._check_size(path, bytes(data)))
 
     async def write_text(self, path: str, text: str) -> None:
-        """Put `text` in the file's place as UTF-8, as a whole or not at all; folders that are missing are made."""
+        """Replace the file's content with `text` in UTF-8, completely or not at all; missing folders are created."""
         if not isinstance(text, str):
             raise UsageError(f"write_text() takes a str, not {type_with_article(text)}: use write_bytes() for bytes")
         try:
@@ -87,7 +87,7 @@ class FileSystemBase:
     async def list(self, path: str = "") -> _Names:
         """Return the names in the folder, sorted; those of folders end with "/". Links and special files are left out.
 
-        A namespace that nothing was written to is empty.
+        A namespace is empty until something is written to it.
         """
         return await self._list(self._resolve(path))
 

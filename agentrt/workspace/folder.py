@@ -1,4 +1,4 @@
-"""One open folder of the real file system, in which no name leads elsewhere.
+"""One open folder of the real file system; no name in it leads elsewhere.
 
 Each name is looked up relative to the descriptor of its folder, and no symbolic link is followed. A link that is put in
 the place of a folder, at whatever moment, changes nothing about the folder that is open. Windows has no such
@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 
+from agentrt._runtime.text import lazy_pattern
 from agentrt.state.file import NOFOLLOW, write_all
-from agentrt.text import lazy_pattern
 
 __all__ = ["Folder", "open_folder"]
 
@@ -39,7 +39,7 @@ _REPARSE_POINT = 0x400  # a link or junction of Windows
 def open_folder(
     root: Path, parts: tuple[str, ...], *, create: bool = False, is_abandoned: Callable[[], bool] = lambda: False
 ) -> Iterator["Folder"]:
-    """Open the folder at the end of these names, and make those that are missing if `create` says so.
+    """Open the folder at the end of these names; with `create`, missing ones are created.
 
     Raises `OSError`, with ELOOP where one of the names is a link, and with ECANCELED once it `is_abandoned`.
     """
@@ -73,7 +73,7 @@ class Folder:
             os.close(self.descriptor)
 
     def enter(self, name: str, create: bool) -> "Folder":
-        """Return a folder of this one, and close this one."""
+        """Return a folder inside this one, and close this one."""
         if create:
             with suppress(FileExistsError):
                 os.mkdir(self._locate(name), dir_fd=self.descriptor)
@@ -89,31 +89,31 @@ class Folder:
         return Folder(inner, self.path / name)
 
     def mode_of(self, name: str) -> int:
-        """Return the type and mode of what is there."""
+        """Return the type and mode of the entry."""
         return _mode_of(os.stat(self._locate(name), dir_fd=self.descriptor, follow_symlinks=False))
 
     def read(self, name: str, limit: int) -> bytes:
-        """Return what is in a file: of a file that is larger, a byte more than `limit`."""
+        """Return the file's content; for a larger file, `limit` bytes and one more."""
         _check_is_file(self.mode_of(name))
         with open(os.open(self._locate(name), _OPEN_FILE, dir_fd=self.descriptor), "rb") as file:
             _check_is_file(os.fstat(file.fileno()).st_mode)  # it may have been replaced since
-            # In parts, since a read makes room for all that it may return before it knows how much there is.
+            # In parts, since a read allocates its maximum before it knows the size.
             data = bytearray()
             while part := file.read(min(limit + 1 - len(data), _PART_SIZE)):
                 data += part
             return bytes(data)
 
     def write(self, name: str, data: bytes, is_abandoned: Callable[[], bool]) -> None:
-        """Put a file in the place of the one there is, at once and as a whole; not if it `is_abandoned` by then.
+        """Replace the file atomically, unless the write `is_abandoned` by then.
 
-        The permissions stay those of the file that there was.
+        The permissions of the old file stay.
         """
         permissions = None
         with suppress(FileNotFoundError):
             mode = self.mode_of(name)
             _check_is_file(mode)
             permissions = mode & 0o777
-        # In the same folder, so that it can be moved into place; by chance, so that two writers do not meet.
+        # In the same folder, so that it can be moved into place; a random name, so that two writers do not collide.
         temporary = f".{token_hex(8)}.tmp"
         created_with = 0o666 if permissions is None else permissions
         descriptor = os.open(self._locate(temporary), _NEW_FILE, created_with, dir_fd=self.descriptor)
@@ -126,7 +126,7 @@ class Folder:
             finally:
                 os.close(descriptor)
             _check_is_wanted(is_abandoned)
-            # A link that was put here meanwhile is replaced, and not followed.
+            # A link that was put here meanwhile is replaced, not followed.
             places = {"src_dir_fd": self.descriptor, "dst_dir_fd": self.descriptor} if _BY_DESCRIPTOR else {}
             os.replace(self._locate(temporary), self._locate(name), **places)
         except BaseException:

@@ -9,11 +9,10 @@ from typing import TypeVar
 
 from anyio import move_on_after, to_thread
 
-from agentrt.errors import ConfigError, MissingFileError, WorkspaceError
-from agentrt.keywords import suggest_keywords
-from agentrt.representation import never_raises
+from agentrt._runtime.options import check_whole
+from agentrt._runtime.representation import never_raises
+from agentrt.errors import MissingFileError, WorkspaceError
 from agentrt.state.file import resolve_folder
-from agentrt.text import repr_of
 from agentrt.workspace.base import MAX_FILE_SIZE, FileSystemBase
 from agentrt.workspace.folder import open_folder
 from agentrt.workspace.path import access_denied, can_be_named, is_reserved
@@ -25,25 +24,19 @@ _MAX_ENTRIES = 10_000
 _Found = TypeVar("_Found")
 
 
-@suggest_keywords()
 class LocalWorkspace(FileSystemBase):
     """The files below a folder of this machine; the folder is made by the first write.
 
-    Links are not followed, also those that another program makes meanwhile, except on Windows, where links are only
+    Links are not followed, not even those that another program makes meanwhile, except on Windows, where links are only
     looked for beforehand. Links in the path of the `root` itself are yours, and followed once, here. A hard link is a
-    file like any other. A crash leaves the old file or the new one; a write that is cancelled changes nothing
-    afterwards. A disk that gives no answer for 30 seconds raises `WorkspaceError`, and so does a folder of more than
+    file like any other. A crash leaves the old file or the new one; a cancelled write changes nothing
+    afterwards. A disk that does not answer for 30 seconds raises `WorkspaceError`, and so does a folder of more than
     10,000 names.
     """
 
     def __init__(self, root: str | os.PathLike[str], *, max_file_size: int = MAX_FILE_SIZE) -> None:
-        limit: object = max_file_size
-        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
-            raise ConfigError(
-                f"LocalWorkspace(max_file_size=...) must be a number of bytes, 1 or more, not {repr_of(max_file_size)}"
-            )
         self.root = Path(os.path.realpath(resolve_folder(root, type(self).__name__)))
-        self.max_file_size = max_file_size
+        self.max_file_size = check_whole("LocalWorkspace(max_file_size=...)", max_file_size)
 
     @never_raises
     def __repr__(self) -> str:
@@ -101,8 +94,8 @@ class LocalWorkspace(FileSystemBase):
         await self._run(parts, "delete", work)
 
     async def _run(self, parts: tuple[str, ...], action: str, work: Callable[[Event], _Found]) -> _Found:
-        """Do the work in a thread, and turn its errors into those of workspaces."""
-        # Set when nobody waits any more: a thread cannot be stopped, but it looks here before it changes a file.
+        """Do the work in a thread; its errors become `WorkspaceError`."""
+        # Set when nobody waits any more: a thread cannot be stopped, but it checks this before it changes a file.
         abandoned = Event()
         try:
             with move_on_after(_DISK_SECONDS):
@@ -113,7 +106,7 @@ class LocalWorkspace(FileSystemBase):
             failure = self._failure(parts, action, f"the disk gave no answer for {_DISK_SECONDS:g} seconds")
         finally:
             abandoned.set()
-        # Without the cause, whose text has the folder's place on this machine.
+        # Without the cause, whose text names the folder's real path.
         raise failure
 
     def _convert(self, error: OSError, parts: tuple[str, ...], action: str) -> WorkspaceError:

@@ -1,7 +1,7 @@
-"""What a path in a workspace may look like, on whatever platform it is used."""
+"""The rules for paths in a workspace, the same on every platform."""
 
+from agentrt._runtime.text import lazy_pattern, repr_of
 from agentrt.errors import AccessDenied
-from agentrt.text import lazy_pattern, repr_of
 
 __all__ = ["access_denied", "can_be_named", "is_reserved", "parts_of"]
 
@@ -15,7 +15,7 @@ _REFUSED_CHARACTERS = lazy_pattern(r"[\x00-\x1f\x7f\\:]")
 
 
 def access_denied(path: object, location: str, why: str) -> AccessDenied:
-    """Return the error for a path, with the namespace that it was to stay in."""
+    """Return the error for a path, naming the namespace."""
     return AccessDenied(
         f"access to {repr_of(path)} was denied: {why}; give a path inside of {location!r}, such as 'notes/today.md'"
     )
@@ -24,7 +24,7 @@ def access_denied(path: object, location: str, why: str) -> AccessDenied:
 def parts_of(path: str, location: str) -> tuple[str, ...]:
     """Return the names along a relative path; raises `AccessDenied` for one that could lead out of its namespace.
 
-    What is refused does not depend on the platform, so that a conversation can continue on another one.
+    The rules do not depend on the platform, so that a conversation can continue on another one.
     """
     why = _problem_of_path(path)
     parts = () if why else tuple(part for part in path.split("/") if part not in ("", "."))
@@ -38,14 +38,14 @@ def parts_of(path: str, location: str) -> tuple[str, ...]:
 
 
 def can_be_named(name: str) -> bool:
-    """Say whether a name that was found on a disk can be given as a path."""
+    """Say whether a name found on the disk is valid as a path."""
     name = name.removesuffix("/")
     return not (_problem_of_path(name) or _problem_of_part(name))
 
 
 def is_reserved(parts: tuple[str, ...]) -> bool:
     """Say whether a path from the root leads to the program's own files, which no workspace shows."""
-    # In any case of its letters: there are file systems that do not tell them apart.
+    # Case is ignored: some file systems ignore it.
     return bool(parts) and parts[0].casefold() == _INTERNAL
 
 

@@ -25,6 +25,7 @@ from benchmarks.workloads.floors import (
     RichNew,
     RichStream,
 )
+from benchmarks.workloads.production import in_production
 from benchmarks.workloads.rate_limit_queue import CALLS, AgentQueue, FloorQueue
 from benchmarks.workloads.script import (
     ANSWER,
@@ -94,6 +95,7 @@ __all__ = [
     "bare_steps",
     "expect",
     "explain",
+    "in_production",
     "make_functions",
     "make_tracing",
     "missing_servers",

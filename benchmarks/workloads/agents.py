@@ -41,6 +41,8 @@ __all__ = [
     "PassOnCalls",
     "PassOnStream",
     "SecondAgent",
+    "await_answer",
+    "read_answer",
 ]
 
 
@@ -93,9 +95,9 @@ class PassOnStream(MiddlewareBase):
 
 
 class AgentChat(Workload):
-    """A reply in `rounds` rounds of `calls` tool calls each, then words; not streamed.
+    """A reply in `rounds` rounds of `calls` tool calls each, then words; awaited, or read event by event.
 
-    In `layers` layers that pass calls on, and in those of `within`.
+    In `layers` layers that pass calls on, and in those of `within`. The model does not stream.
     """
 
     def __init__(
@@ -107,8 +109,9 @@ class AgentChat(Workload):
         calls: int = 1,
         tool: Callable[..., Awaitable[str]] = add,
         store: StateStore | None = None,
+        reads: bool = False,
     ) -> None:
-        self._rounds, self._calls = rounds, calls
+        self._rounds, self._calls, self._answer = rounds, calls, read_answer if reads else await_answer
         self._agent = Agent(
             name="assistant",
             system_prompt=SYSTEM_PROMPT,
@@ -124,7 +127,7 @@ class AgentChat(Workload):
         await self._ask()
 
     async def _ask(self) -> None:
-        answer = await self._agent.reply(UserMsg("user", QUESTION))
+        answer = await self._answer(self._agent)
         # Read straight from the last block: looking for it costs as much as a round of the floor.
         if answer.content[-1].text != ANSWER:  # type: ignore[union-attr]  # any other block is an error as well
             expect(answer.get_text_content(), ANSWER)
@@ -140,6 +143,20 @@ class AgentChat(Workload):
         expect([block.type for block in blocks], kinds)
         results = [(block.id, _text(block)) for block in blocks if isinstance(block, ToolResultBlock)]
         expect(results, [(f"call-{number}", SUM) for number in range(self._rounds * calls)])
+
+
+async def await_answer(agent: Agent) -> Msg:
+    """Return the answer to the question, as a program that shows nothing before it."""
+    return await agent.reply(UserMsg("user", QUESTION))
+
+
+async def read_answer(agent: Agent) -> Msg:
+    """Return the answer to the question, as a program that shows what happens."""
+    stream = agent.reply_stream(UserMsg("user", QUESTION))
+    async with stream as events:
+        async for _ in events:
+            pass
+    return stream.message
 
 
 def responses(rounds: int, calls: int = 1) -> list[ChatResponse]:

@@ -1,14 +1,16 @@
 """Many replies at the same time, each in a conversation of its own, which all wait for their models at once."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
-from agentrt import Agent, AgentState, Msg, UserMsg
+from agentrt import Agent, AgentState, MiddlewareBase, Msg
 from agentrt.message import TextBlock
 from agentrt.model import ChatModelBase, ChatResponse
+from agentrt.state import StateStore
 from agentrt.types import JSONSchema, ToolChoice
 from benchmarks import floor, rich_floor
+from benchmarks.workloads.agents import await_answer, read_answer
 from benchmarks.workloads.floors import system_message
 from benchmarks.workloads.script import ANSWER, QUESTION, SYSTEM_PROMPT, Workload, expect
 
@@ -105,13 +107,23 @@ class GatedChatModel(ChatModelBase):
 
 
 class AgentReplies(Replies):
-    """The replies on agentrt, of one agent."""
+    """The replies on agentrt, of one agent; awaited, or read event by event."""
 
-    def __init__(self, count: int, while_waiting: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        count: int,
+        while_waiting: Callable[[], None] = lambda: None,
+        *,
+        within: Sequence[MiddlewareBase] = (),
+        store: StateStore | None = None,
+        reads: bool = False,
+    ) -> None:
         super().__init__(count, while_waiting)
         model = GatedChatModel(lambda: self.gate.wait())
-        self._agent = Agent(name="assistant", system_prompt=SYSTEM_PROMPT, model=model)
+        self._answer = read_answer if reads else await_answer
+        self._agent = Agent(
+            name="assistant", system_prompt=SYSTEM_PROMPT, model=model, middlewares=within, state_store=store
+        )
 
     async def ask(self) -> str:
-        answer = await self._agent.with_state(AgentState()).reply(UserMsg("user", QUESTION))
-        return answer.get_text_content() or ""
+        return (await self._answer(self._agent.with_state(AgentState()))).get_text_content() or ""

@@ -32,15 +32,15 @@ store = FileStateStore(os.environ.get("STATE_FOLDER", "conversations"))
 agent = Agent(
     "assistant",
     system_prompt="You help the customers of a shop.",
-    model=default_model(offline=False),  # rules must not answer customers where a key is missing
+    model=default_model(offline=False),  # rules must not answer customers if a key is missing
     middlewares=[TracingMiddleware(), LoggingMiddleware(), RetryMiddleware(), TimeoutMiddleware(total=120)],
     state_store=store,
 )
-in_use: WeakValueDictionary[str, Agent] = WeakValueDictionary()  # a conversation leaves with its last request
+in_use: WeakValueDictionary[str, Agent] = WeakValueDictionary()  # a conversation is dropped with its last request
 
 
 async def conversation_of(user: str) -> Agent:
-    """Return the conversation of a user: the same object for requests that come at the same time."""
+    """Return the conversation of a user: the same object for concurrent requests."""
     if user not in in_use:
         state = await store.load(user) or AgentState(session_id=user)
         return in_use.setdefault(user, agent.with_state(state))
@@ -50,12 +50,12 @@ async def conversation_of(user: str) -> Agent:
 class Question(BaseModel):
     user: str
     text: str
-    id: str | None = None  # of the request; one that is sent twice is answered once
+    id: str | None = None  # of the request; a repeated one is answered once
 
 
 async def chat(request: Request) -> JSONResponse:
     question = Question.model_validate_json(await request.body())
-    conversation = await conversation_of(question.user)  # check before this line who asks
+    conversation = await conversation_of(question.user)  # authenticate the user before this line
     msg = await conversation.reply(question.text, reply_id=question.id)
     return JSONResponse({"text": msg.get_text_content(), "finished_reason": msg.finished_reason})
 
@@ -65,7 +65,7 @@ async def health(request: Request) -> JSONResponse:
 
 
 async def refuse(request: Request, error: Exception) -> JSONResponse:
-    """Answer with a status that tells the client what to do; what providers say stays in the log."""
+    """Answer with a status that tells the client what to do; messages of providers stay in the log."""
     if isinstance(error, ValidationError):
         return JSONResponse({"error": error.errors(include_input=False, include_url=False)}, 422)
     if isinstance(error, AgentBusyError | SessionConflict):

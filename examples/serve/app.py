@@ -15,7 +15,7 @@ from agentrt.model import default_model
 from agentrt.probe import LayerTimes
 from agentrt.tool import FunctionTool
 
-notes: list[str] = []  # of all users; what belongs to one of them is in their session
+notes: list[str] = []  # of all users; data of one user belongs in their session
 
 
 async def take_note(text: str) -> str:
@@ -32,8 +32,7 @@ agent = Agent(
     "You answer questions about the files of a project.",
     default_model(),
     tools=tools,
-    middlewares=[UsageMiddleware(), RetryMiddleware()],
-    probe=LayerTimes(),  # for the studio, at /studio
+    middlewares=[UsageMiddleware(), RetryMiddleware(), LayerTimes()],  # the studio shows its times, at /studio
 )
 
 if __name__ == "__main__":

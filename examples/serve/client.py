@@ -1,4 +1,4 @@
-"""Say something to a served agent, approve what it asks for, and read on where a connection was lost.
+"""Send a message to a served agent, approve its calls, and reconnect after a lost connection.
 
 python client.py http://127.0.0.1:8000 ann/1 'Take a note: "buy milk"'
 """
@@ -20,7 +20,7 @@ if token := os.environ.get("TOKEN"):
 
 
 def send(server: str, session: str, body: dict[str, Any]) -> str:
-    """Begin or resume a reply, and return the path of its events."""
+    """Start or resume a reply, and return the path of its events."""
     url = f"{server}/api/sessions/{quote(session, safe='')}/replies"
     with urlopen(Request(url, json.dumps(body).encode(), HEADERS)) as response:
         path: str = json.load(response)["events"]
@@ -43,7 +43,7 @@ def follow(url: str, last: int) -> Iterator[dict[str, Any]]:
             if error.code != 503:
                 raise
         except (HTTPException, URLError, OSError):
-            pass  # the connection was cut, or the server is started again
+            pass  # the connection was cut, or the server restarts
         time.sleep(0.5)
 
 

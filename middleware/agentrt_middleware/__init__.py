@@ -1,6 +1,6 @@
 """The middlewares that ship with agentrt, one file each; import them from `agentrt.middleware`."""
 
-from agentrt.agent.hook_middleware import HookMiddleware
+from agentrt_middleware.agent_hooks.middleware import AgentHooksMiddleware
 from agentrt_middleware.budget.limits import Budget
 from agentrt_middleware.budget.middleware import BudgetMiddleware
 from agentrt_middleware.budget.redis import RedisBudgetStore
@@ -16,6 +16,7 @@ from agentrt_middleware.dynamic_context import DynamicContextMiddleware
 from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Judge, Replace
 from agentrt_middleware.guardrail.middleware import GuardrailMiddleware
+from agentrt_middleware.information_flow.middleware import InformationFlowMiddleware
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.long_term_memory.middleware import LongTermMemoryMiddleware
 from agentrt_middleware.models.refusal import RefusalMiddleware
@@ -61,6 +62,7 @@ __all__ = [
     "IP",
     "PHONE",
     "PRIVATE_KEY",
+    "AgentHooksMiddleware",
     "Answer",
     "Between",
     "Budget",
@@ -75,8 +77,8 @@ __all__ = [
     "Guard",
     "GuardedCall",
     "GuardrailMiddleware",
-    "HookMiddleware",
     "HumanApprovalMiddleware",
+    "InformationFlowMiddleware",
     "Judge",
     "KeepLastMiddleware",
     "Literals",

@@ -1,4 +1,4 @@
-"""What the middlewares share: observing a model call to its end, making several attempts at it, and having no work."""
+"""Shared by middlewares: observing model calls to their end, making several attempts, skipping idle hooks."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
@@ -37,14 +37,14 @@ ATTEMPT_LAYERS = (
     "RateLimitMiddleware",
     "TimeoutMiddleware",
 )
-"""The layers that make several attempts at a request, or that each of these goes through."""
+"""The layers that make several attempts at a request, and those that see each attempt."""
 
 _Hook = TypeVar("_Hook", bound=Callable[..., object])
 _MAX_TOKENS = 1 << 53  # a larger count is a provider's mistake, and would not survive as a float
 
 
 def only_if(has_work: Callable[[Any], bool]) -> Callable[[_Hook], _Hook]:
-    """Make a hook return the next layer's result itself while its middleware has no work, at the price of a call."""
+    """Make a hook return the next layer's result directly while its middleware has no work, for the price of a call."""
 
     def decorate(hook: _Hook) -> _Hook:
         @wraps(hook)
@@ -59,7 +59,7 @@ def only_if(has_work: Callable[[Any], bool]) -> Callable[[_Hook], _Hook]:
 
 
 def only_for(has_work: Callable[[Any, Any], bool]) -> Callable[[_Hook], _Hook]:
-    """Make a hook return the next layer's result itself for an agent for which its middleware has no work."""
+    """Make a hook return the next layer's result directly for agents without work for its middleware."""
 
     def decorate(hook: _Hook) -> _Hook:
         @wraps(hook)
@@ -81,12 +81,12 @@ async def close(stream: object) -> None:
 
 
 def is_readable(response: object) -> TypeGuard[ChatResponse]:
-    """Say whether a response has the shape of one; the runtime refuses any other by name when it gets there."""
+    """Say whether an object has the shape of a response; the runtime refuses any other, by name, when it gets there."""
     return isinstance(response, ChatResponse) and isinstance(response.content, (list, tuple))
 
 
 def usage_of(response: ChatResponse) -> ChatUsage | None:
-    """Return the usage of a response in whole numbers, or `None` if it reports none that can be counted."""
+    """Return the usage of a response in whole numbers, or `None` if it reports no countable usage."""
     usage = response.usage
     if not isinstance(usage, ChatUsage):
         return None
@@ -102,9 +102,9 @@ def usage_of(response: ChatResponse) -> ChatUsage | None:
 
 
 def usage_on_wire(agent: AgentBase, record: WireRecord) -> ChatUsage | None:
-    """Return what a call that has ended used, as it reports or else as can be estimated, `None` for nothing."""
+    """Return the reported or estimated usage of an ended call, `None` for none."""
     response = record.response
-    if response is None:  # not even an answer that broke off, so it probably charged nothing
+    if response is None:  # not even a broken answer, so it probably cost nothing
         return None
     usage = usage_of(response)
     if usage is None:
@@ -116,7 +116,7 @@ def usage_on_wire(agent: AgentBase, record: WireRecord) -> ChatUsage | None:
 
 
 class StreamedAnswer:
-    """The answer that a stream has brought so far; all pieces together, unless one is marked as the last response.
+    """The answer of a stream so far: all pieces together, unless one is marked as the last response.
 
     The content is kept only with `with_content=True`.
     """
@@ -182,13 +182,13 @@ class Watcher(Protocol):
     """Observes one model call; its methods must not raise."""
 
     def see(self, response: ChatResponse) -> None:
-        """Take note of the whole answer, or of one piece of it."""
+        """Observe the whole answer, or one piece of it."""
 
     def end(self, error: BaseException | None, *, is_whole: bool) -> None:
-        """Take note that the call is over; called once.
+        """Observe the end of the call; called once.
 
         `error` is what ended the call, a `GeneratorExit` if the reader left. `is_whole` says whether the answer is
-        complete: it had a last response, or its stream of pieces came to an end.
+        complete: it had a last response, or its stream of pieces ended.
         """
 
 
@@ -254,7 +254,7 @@ class _WatchedStream:
 
 
 class Attempts(Protocol):
-    """Says how a model call is started, and whether and when it is started again."""
+    """Defines how a model call is started, and whether and when it is retried."""
 
     async def start(self) -> ModelResult:
         """Start the next attempt."""
@@ -263,23 +263,23 @@ class Attempts(Protocol):
         """Announce another attempt and return the seconds to wait before it; `None` lets the error propagate."""
 
     def accept(self, response: ChatResponse) -> ChatResponse:
-        """Take note that an attempt has brought a whole answer; return its last response as it is to be passed on."""
+        """Observe a whole answer of an attempt; return its last response, as it is passed on."""
 
 
 def name_model(response: ChatResponse, model: ChatModelBase) -> ChatResponse:
-    """Return the response with the model's name in its metadata, for a model that is not the one that was asked for."""
-    # A layer further in may have named another model already, and knows better.
+    """Return the response with the model's name in its metadata, for a model other than the requested one."""
+    # An inner layer may already have named another model, and knows better.
     return replace(response, metadata={"model": model.model, **(response.metadata or {})})
 
 
-# Stands for the last response of a stream that has none; compared by identity.
+# Stands for the missing last response of a stream; compared by identity.
 _NO_LAST_RESPONSE = ChatResponse([], is_last=False)
 
 
 async def make_attempts(attempts: Attempts) -> ModelResult:
-    """Return the answer of the first attempt that succeeds; an attempt that breaks off in mid-stream has failed.
+    """Return the answer of the first successful attempt; one that breaks off in mid-stream has failed.
 
-    An error that comes after the last piece of an answer propagates, since a whole answer is not withdrawn.
+    An error after the last piece of an answer propagates, since a whole answer is not withdrawn.
     """
     result = await _start_until_answered(attempts)
     return result if isinstance(result, ChatResponse) else _stream_attempts(result, attempts)
@@ -295,12 +295,12 @@ async def _start_until_answered(attempts: Attempts) -> ModelResult:
                 raise
         else:
             return attempts.accept(result) if isinstance(result, ChatResponse) else result
-        # Outside of `except`, so that the error and the frames it holds are released before the wait.
+        # Outside the `except`, so that the error and its frames are released before the wait.
         await anyio.sleep(wait)
 
 
 async def _stream_attempts(result: ModelResult, attempts: Attempts) -> AsyncGenerator[ChatResponse, None]:
-    """Yield the pieces of one attempt after the other, all in one stream."""
+    """Yield the pieces of all attempts, one after the other, in one stream."""
     while not isinstance(result, ChatResponse):
         has_begun = is_whole = False
         try:

@@ -8,7 +8,6 @@ from typing import ClassVar
 from agentrt.agent import AgentBase
 from agentrt.errors import CircuitOpen, Timeout, Transient
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.attempts import watch
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors, retry_after_of
@@ -18,14 +17,13 @@ __all__ = ["CircuitBreakerMiddleware"]
 _logger = logging.getLogger("agentrt")
 
 
-@suggest_keywords()
 class CircuitBreakerMiddleware(MiddlewareBase):
     """Refuses calls of a model that has failed `failure_threshold` times in a row, with `CircuitOpen`.
 
     The circuit stays open for `recovery_seconds`, or for the provider's `retry_after` (a day at most) if that is
-    longer. Then up to `half_open_probes` calls at a time are let through. If one brings an answer, the circuit closes;
+    longer. Then up to `half_open_probes` calls at a time are let through. If one succeeds, the circuit closes;
     if one fails, it opens again. A probe that is not over after `recovery_seconds` makes room for another. `trip_on`
-    says which errors are failures; other errors, and calls that their reader leaves, change nothing. A stream counts
+    says which errors are failures; other errors, and abandoned calls, change nothing. A stream counts
     when it is over.
 
     Calls of one model of one account count together, for all users of this middleware. `CircuitOpen.retry_after` is the
@@ -71,10 +69,10 @@ class CircuitBreakerMiddleware(MiddlewareBase):
 
 
 class _Circuit:
-    """Whether calls of one model are let through.
+    """The state of the circuit of one model.
 
-    Closed: all are. Open, until a certain time: none is. Half open, after that time: a few are, as probes. Each change
-    begins a new `era`, and the outcome of a call that was let through in an earlier era no longer counts.
+    Closed: all calls pass. Open, until a certain time: none. Half open, after that time: a few, as probes. Each change
+    starts a new `era`, and outcomes of calls from an earlier era no longer count.
     """
 
     def __init__(self, breaker: CircuitBreakerMiddleware, model: str) -> None:
@@ -83,7 +81,7 @@ class _Circuit:
         self._model = model
         self._failures = 0
         self._open_until: float | None = None  # `None` while closed
-        self._probes: dict[_AdmittedCall, float] = {}  # when each of them was let through, oldest first
+        self._probes: dict[_AdmittedCall, float] = {}  # with their start times, oldest first
 
     def admit(self) -> "_AdmittedCall":
         """Let a call through, or raise `CircuitOpen`."""
@@ -95,7 +93,7 @@ class _Circuit:
         if remaining > 0:
             raise self._refusal(f"and may be called again in {remaining:.1f} s", remaining)
         if len(self._probes) >= self.breaker.half_open_probes:
-            # A probe that hangs must not keep the circuit open for ever.
+            # A hanging probe must not keep the circuit open for ever.
             oldest, admitted_at = next(iter(self._probes.items()))
             if now - admitted_at >= self.breaker.recovery_seconds:
                 del self._probes[oldest]
@@ -113,7 +111,7 @@ class _Circuit:
 
     def fail(self, retry_after: float | None) -> None:
         self._failures += 1
-        # A failure while the circuit is open is that of a probe, and opens it again at once.
+        # A failure while the circuit is open comes from a probe, and reopens it at once.
         if self._open_until is None and self._failures < self.breaker.failure_threshold:
             return
         seconds = max(self.breaker.recovery_seconds, retry_after or 0.0)
@@ -136,7 +134,7 @@ class _Circuit:
 
 
 class _AdmittedCall:
-    """One call that was let through."""
+    """One admitted call."""
 
     def __init__(self, circuit: _Circuit) -> None:
         self._circuit = circuit
@@ -148,7 +146,7 @@ class _AdmittedCall:
     def end(self, error: BaseException | None, *, is_whole: bool) -> None:
         circuit = self._circuit
         if circuit.era != self._era:
-            return  # the circuit has opened or closed since, on newer knowledge
+            return  # the circuit has changed since
         circuit.release(self)
         if is_whole:
             circuit.succeed()

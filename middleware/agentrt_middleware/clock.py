@@ -1,4 +1,4 @@
-"""The time that calls take: of the event loop, which tests may set."""
+"""The clock of calls: that of the event loop, which tests may set."""
 
 from asyncio import _get_running_loop
 from time import monotonic
@@ -16,8 +16,8 @@ def loop_time() -> float:
 
     Without an event loop this is `time.monotonic`.
     """
-    # The private function, since the public one raises where asyncio does not run, and that is slow: on trio this is
-    # called several times per call of the model.
+    # The private function, since the public one raises outside asyncio, which is slow: on trio this is
+    # called several times per call of the model. A Python without it cannot import the middlewares that wait.
     loop = _get_running_loop()
     if loop is not None:
         return loop.time()

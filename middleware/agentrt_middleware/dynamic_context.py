@@ -1,4 +1,4 @@
-"""Dynamic context: adds a section to the system prompt that is up to date for each request."""
+"""Dynamic context: adds a section to the system prompt, updated for each request."""
 
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
@@ -7,25 +7,26 @@ from typing import ClassVar
 from agentrt.agent import AgentBase
 from agentrt.errors import ChainContractError, MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase
-from agentrt.keywords import suggest_keywords
 
 __all__ = ["DynamicContextMiddleware"]
 
 ContextProvider = str | Callable[[], Awaitable[str | None] | str | None]
 
 
-@suggest_keywords()
 class DynamicContextMiddleware(MiddlewareBase):
-    """Adds a section to the system prompt each time it is assembled: `provider`, or what that function returns.
+    """Adds a section to the system prompt each time it is assembled: `provider`, or the result of that function.
 
     The function takes no arguments, and may be a coroutine function. An empty str or `None` adds nothing. `title` is
     the section's heading, `None` for none. Several such middlewares add their sections in list order.
     """
 
+    inherited = False
     wraps: ClassVar = dict.fromkeys(
         ("GuardrailMiddleware", "BudgetMiddleware", "RedactionMiddleware"),
         "what adds to requests stands outside of what looks at them",
     )
+
+    rewrites = ("system",)
 
     def __init__(self, provider: ContextProvider, *, title: str | None = "Current Context") -> None:
         if not isinstance(provider, str) and not callable(provider):

@@ -16,7 +16,6 @@ from agentrt.errors import (
 )
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
 from agentrt.model.needs import CAPABILITIES, needs_of
 from agentrt_middleware.attempts import make_attempts, name_model
@@ -29,30 +28,30 @@ _FAILURES = (RateLimited, Timeout, Transient, Rejected, Malformed)
 
 
 def _is_model_failure(error: Exception) -> bool:
-    # An error that is not one of ours comes from a custom model, which may raise anything.
+    # Any other error comes from a custom model, which may raise anything.
     return isinstance(error, _FAILURES) or not isinstance(error, AgentRTError)
 
 
-@suggest_keywords()
 class ModelFallbackMiddleware(MiddlewareBase):
     """Asks `models`, one after the other, when the agent's own model fails with an error of `fallback_on`.
 
-    `fallback_on` is one or several error classes, or a function of the error. By default every failure counts, except
-    a refused request and a request that is too long for the model: another model might say what this one must not, and
+    `fallback_on` is one or several error classes, or a function of the error. By default every failure counts, except a
+    refused request and a request that is too long for the model: another model might answer what this one must not, and
     the runtime shortens what is too long. A stream that breaks off fails as well: its text is withdrawn, and the next
     model's answer continues the same stream. A `ModelCallRetryEvent` announces each change of model. If all models
     fail, the last error is raised with a note about the others.
 
-    With `sticky=True` a conversation stays with the model that answered; a number limits that to so many seconds. The
+    With `sticky=True` a conversation stays with the model that answered; a number limits that time in seconds. The
     other models come after it. `needs` names what each model must be capable of; a model that is known to lack one of
     them raises `MiddlewareConfigError`. A model that is known to lack the tools or images of a call is skipped.
     An answer from another model than the agent's own names it in its `metadata` as "model".
 
-    A model may be given by name as well, as `chat_model` takes it ("openai:gpt-5-mini"). The caller owns the models and
+    A model may also be a name for `chat_model` ("openai:gpt-5-mini"). The caller owns the models and
     closes those in `models` with `aclose()` if need be. `clock` is in seconds since the epoch, as a conversation may be
     saved and resumed elsewhere.
     """
 
+    inherited = False
     emits = True
     wraps: ClassVar = {
         "RetryMiddleware": "each model is retried by itself",
@@ -73,7 +72,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         choices: Any = models
         if isinstance(choices, (ChatModelBase, str)) or not isinstance(choices, Iterable):
             choices = [choices]
-        choices = list(choices)  # a generator gives its items once
+        choices = list(choices)  # a generator can be read only once
         for model in choices:
             if not isinstance(model, (ChatModelBase, str)):
                 raise MiddlewareConfigError(
@@ -81,7 +80,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
                     f"'openai:gpt-5-mini', not {model!r:.200}"
                 )
         self.models: tuple[ChatModelBase, ...] = tuple(map(chat_model, choices))
-        # The letters of a plain `str` would pass for capabilities, and one needs no list.
+        # A plain `str` would pass for a list of its letters, and a single capability needs no list.
         names: Any = [needs] if isinstance(needs, str) else needs
         is_list = isinstance(names, (list, tuple, set, frozenset))
         if not is_list or not all(isinstance(name, str) and name in _NEEDS for name in names):
@@ -121,7 +120,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         return await make_attempts(_FallbackCall(self, agent, input_kwargs, next_handler))
 
     def sticky_model(self, agent: AgentBase) -> ChatModelBase | None:
-        """Return the model that the conversation stays with, `None` for the agent's own."""
+        """Return the conversation's sticky model, `None` for the agent's own."""
         if self.sticky is False:
             return None
         data = agent.state_of(self)
@@ -132,7 +131,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
         return self.models[place] if until is None or self._clock() < until else None
 
     def stick_to(self, agent: AgentBase, model: ChatModelBase) -> None:
-        """Have the conversation stay with a model; the time for that begins when the model changes."""
+        """Set the conversation's sticky model; its time starts when the model changes."""
         if self.sticky is False or model is self.sticky_model(agent):
             return
         data = agent.state_of(self)
@@ -168,7 +167,7 @@ class _FallbackCall:
         error_type = type(error).__name__
         self._failures.append(f"{self._model.model!r} with {error_type}")
         self._model = next_model
-        # The error's type first, and its text not at all: that is the provider's, and may hold a secret.
+        # The error's type, not its text: that is the provider's, and may hold a secret.
         reason = f"{error_type}, falling back to {next_model.model!r}"
         self._agent.run.emit(ModelCallRetryEvent(reason, len(self._failures)))
         return 0.0
@@ -180,8 +179,8 @@ class _FallbackCall:
         return name_model(response, self._model)
 
     def _models_in_order(self) -> Iterator[ChatModelBase]:
-        """Yield the model that the conversation stays with, the agent's own, and then the others in list order."""
-        # Lazy, so that a call whose first model answers does not look through its messages.
+        """Yield the sticky model, the agent's own, and then the others in list order."""
+        # Lazy, so that a call whose first model answers does not scan its messages.
         agent_model = self._values["current_model"]
         sticky = self._fallback.sticky_model(self._agent)
         first = agent_model if sticky is None or not self._suits(sticky) else sticky
@@ -193,7 +192,7 @@ class _FallbackCall:
                 yield model
 
     def _suits(self, model: ChatModelBase) -> bool:
-        """Say whether a model may be asked: it is not the agent's own, and takes what the call holds besides text."""
+        """Say whether a model may be called: it is not the agent's own, and supports the call's inputs besides text."""
         if model is self._values["current_model"]:
             return False
         return not any(map(model.lacks, needs_of(self._values["messages"], self._values["tools"])))

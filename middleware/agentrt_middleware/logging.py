@@ -26,7 +26,6 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.hooks import MiddlewareBase, NextReply, ReplyValues
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, TextBlock, ToolResultState
 from agentrt_middleware.attempts import only_if
 from agentrt_middleware.context.requests import CONTEXT_LAYERS
@@ -43,7 +42,6 @@ _MAX_LOGGED_CHARACTERS = 2_000  # of one text in a line
 _Fields = Mapping[str, object]
 
 
-@suggest_keywords()
 class LoggingMiddleware(MiddlewareBase):
     """Logs the start and end of a reply, and each of its model calls, retries, tool calls, questions and custom events.
 
@@ -92,7 +90,7 @@ class LoggingMiddleware(MiddlewareBase):
         self.clock = clock
 
     def _may_log(self, *, is_failure: bool = True) -> bool:
-        # By default a line of the highest level of all.
+        # By default, a line of the highest level.
         try:
             return self.is_logged(is_failure=is_failure)
         except Exception:  # noqa: BLE001  # of a logger of the user's own, which must not break the reply
@@ -116,7 +114,7 @@ class LoggingMiddleware(MiddlewareBase):
             raise
 
     def is_logged(self, *, is_failure: bool) -> bool:
-        """Say whether such a line is wanted now."""
+        """Say whether lines of this level are logged now."""
         level = max(self._level, logging.WARNING) if is_failure else self._level
         return (self._logger or _logger).isEnabledFor(level)
 
@@ -129,7 +127,7 @@ class LoggingMiddleware(MiddlewareBase):
             # Names come from models: a line break in one must not look like a line of the log.
             is_plain = isinstance(value, str) and _NEEDS_NO_QUOTES.fullmatch(value)
             words.append(f"{name}={value if is_plain else json.dumps(value)}")
-        # As an argument, so that a "%" in it does not format anything.
+        # As an argument, so that a "%" in it is not a format.
         (self._logger or _logger).log(level, "%s", " ".join(words), extra={"event": event, **clean_fields})
 
     def _clean(self, value: object) -> object:
@@ -160,7 +158,7 @@ class _ReplyLog:
         self._id = agent.run.id
         self._common = {"agent_name": agent.name, "reply_id": self._id, "session_id": agent.state.session_id}
         self._model: str | None = None
-        self._started_at: dict[str, float] = {}  # of "reply", "model", and of tool calls by their ids
+        self._started_at: dict[str, float] = {}  # of "reply", "model", and tool calls by id
         self._inputs: dict[str, str] = {}
         self._outputs: dict[str, str] = {}
 
@@ -168,12 +166,12 @@ class _ReplyLog:
         self._safely(self._see_input, inputs)
 
     def see(self, handler: "_Handler", item: AgentEvent | Msg) -> None:
-        # The events of a sub-agent's reply pass through as well.
+        # The events of a sub-agent's reply pass through too.
         if isinstance(item, Msg) or item.reply_id == self._id:
             self._safely(handler, self, item)
 
     def leave(self, error: BaseException) -> None:
-        """Log that the reply stops short; a reply that failed has sent its end as an event before the error."""
+        """Log that the reply was cut short; a failed reply has emitted its end before the error."""
         if isinstance(error, Exception):
             self._safely(self._line, "REPLY_FAILED", {"error_type": type(error).__name__}, True)
         else:
@@ -223,7 +221,7 @@ class _ReplyLog:
         self._line("MODEL_CALL_END", fields)
 
     def see_retry(self, event: ModelCallRetryEvent) -> None:
-        # The reason of our own middlewares begins with the error's type; that of another may quote a provider.
+        # The reason of our own middlewares begins with the error's type; others may quote a provider.
         error_type = event.reason.partition(",")[0]
         reason = event.reason if self._logs.content else error_type if error_type.isidentifier() else None
         fields = {"model": self._model, "reason": reason}
@@ -237,7 +235,7 @@ class _ReplyLog:
 
     def _loggable_name(self, tool: str) -> str:
         # The model made up a name that no tool has, so it is content.
-        # Looked up now: a reply and its rounds may have tools of their own.
+        # Looked up now: replies and rounds may have their own tools.
         return tool if self._logs.content or self._run.toolkit.get(tool) is not None else _UNKNOWN_TOOL
 
     def see_tool_output(self, event: ToolResultTextDeltaEvent) -> None:
@@ -250,7 +248,7 @@ class _ReplyLog:
                 noted.pop(call_id, None)
             return
         output = self._outputs.pop(call_id, None)
-        if event.output is not None:  # the whole output, which replaces what was streamed
+        if event.output is not None:  # the whole output, which replaces the streamed one
             output = "".join(block.text for block in event.output if isinstance(block, TextBlock))
         fields = {
             "tool_name": self._loggable_name(event.tool_call_name),
@@ -301,6 +299,6 @@ _OF_NO_FAILURE = {CustomEvent, ModelCallEndEvent, Msg, RequireExternalExecutionE
 
 @cache
 def _handlers(*, content: bool, only_failures: bool) -> dict[type, _Handler]:
-    """Return what sees the events that say something for the log; all others pass at the price of a look."""
+    """Return the handlers of the events to log; all others cost one look-up."""
     left_out = (set() if content else _OF_CONTENT) | (_OF_NO_FAILURE if only_failures else set())
     return {kind: handler for kind, handler in _EVENT_HANDLERS.items() if kind not in left_out}

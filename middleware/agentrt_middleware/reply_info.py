@@ -1,4 +1,4 @@
-"""What a reply or a tool call is about, whether its agent is an `Agent` or a class that writes its own methods."""
+"""The subject of a reply or a tool call, of an `Agent` or of a custom class."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ __all__ = ["call_of", "input_of", "is_users_tool", "messages_of", "model_name_of
 
 
 def input_of(input_kwargs: Mapping[str, object]) -> object:
-    """Return the input of the reply: an event, a message or a list of messages; `None` if it got none of these."""
+    """Return the input of the reply: an event, a message or a list of messages; `None` for anything else."""
     if "inputs" in input_kwargs:
         return input_kwargs["inputs"]
     # The `reply` of a custom agent takes its input as the first parameter, if it takes a message at all.
@@ -32,7 +32,7 @@ def messages_of(inputs: object) -> list[Msg] | None:
 
 def call_of(input_kwargs: Mapping[str, object]) -> ToolCallBlock:
     """Return the tool call that is to run."""
-    # A class that writes `_acting` gets the call as its first argument, and may have been given a dict.
+    # A custom `_acting` gets the call as its first argument, which may be a dict.
     value = input_kwargs.get("tool_call", next(iter(input_kwargs.values()), None))
     if isinstance(value, ToolCallBlock):
         return value
@@ -43,7 +43,7 @@ def call_of(input_kwargs: Mapping[str, object]) -> ToolCallBlock:
 
 
 def is_users_tool(agent: AgentBase, name: str) -> bool:
-    """Say whether a tool is one of the user's own, and neither the runtime's nor brought by a middleware."""
+    """Say whether a tool is the user's own, neither the runtime's nor from a middleware."""
     brought = agent.middleware_tools if isinstance(agent, Agent) else ()
     return name not in brought and name not in (STRUCTURED_OUTPUT, META_TOOL)
 

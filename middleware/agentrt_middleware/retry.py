@@ -1,4 +1,4 @@
-"""Retries: calls the model again when it fails with an error that may pass."""
+"""Retries: calls the model again after a transient error."""
 
 from collections.abc import Callable
 from random import Random
@@ -9,20 +9,18 @@ from agentrt.agent import AgentBase
 from agentrt.errors import MalformedCall, RateLimited, Timeout, Transient
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.attempts import make_attempts
 from agentrt_middleware.validation import Backoff, ErrorChoice, check_number, choose_errors, retry_after_of
 
 __all__ = ["RetryMiddleware"]
 
-_MAX_SAVED_RETRIES = 10.0  # what a quiet time leaves for a bad one
-_RETRIES_PER_SECOND = 10.0 / 60.0  # granted however few calls there are
+_MAX_SAVED_RETRIES = 10.0  # saved in quiet times
+_RETRIES_PER_SECOND = 10.0 / 60.0  # granted even with few calls
 
 
-@suggest_keywords()
 class RetryMiddleware(MiddlewareBase):
-    """Calls the model again, up to `max_retries` times, when it fails with an error of `retry_on`.
+    """Calls the model again, up to `max_retries` times, after an error of `retry_on`.
 
     `retry_on` is one or several error classes, or a function of the error. `CircuitOpen` and `RateLimitTimeout`, which
     our own middlewares raise, are retried only if `retry_on` names them. A stream that breaks off is retried as well:
@@ -30,7 +28,7 @@ class RetryMiddleware(MiddlewareBase):
     before the wait for it.
 
     A wait is a random number of seconds: up to `initial_delay` the first time, twice that the second time, and so on
-    up to `max_delay`. A provider's `retry_after` is always waited for, a day at most. If the waits of one call would
+    up to `max_delay`. A provider's `retry_after` is always respected, up to a day. If the waits of one call would
     add up to more than `max_wait`, the error is raised at once. `budget` is the share of calls that all users of this
     middleware together may retry in the long run, so that retries do not keep an overloaded provider down; ten retries,
     and ten more per minute, are always granted. `None` removes the limit of the waits or of the retries.
@@ -38,6 +36,7 @@ class RetryMiddleware(MiddlewareBase):
     The error of the last attempt is raised unchanged, with a note that counts the attempts.
     """
 
+    inherited = False
     emits = True
     wraps: ClassVar = {
         "CircuitBreakerMiddleware": "each attempt that fails counts",
@@ -64,7 +63,7 @@ class RetryMiddleware(MiddlewareBase):
             check_number("RetryMiddleware(budget=...)", budget, least=0)
         self.max_retries = max_retries
         self.max_wait = max_wait
-        # As they were given, since `repr` finds options by their names.
+        # Unchanged, since `repr` finds options by name.
         self.initial_delay, self.max_delay, self.retry_on, self.budget = initial_delay, max_delay, retry_on, budget
         self.backoff = Backoff("RetryMiddleware", initial_delay, max_delay, random)
         self.is_retried = choose_errors("RetryMiddleware(retry_on=...)", retry_on, our_refusals=False)
@@ -110,7 +109,7 @@ class _RetriedCall:
         return response
 
     def _refusal(self, error: Exception, wait: float) -> str | None:
-        """Return why no further attempt is made, or `None` if one is."""
+        """Return the reason against a further attempt, or `None`."""
         retry = self._retry
         if not retry.is_retried(error):
             return f"{type(error).__name__} is not retried"
@@ -118,14 +117,14 @@ class _RetriedCall:
             return f"max_retries={retry.max_retries}"
         if retry.max_wait is not None and self._waited + wait > retry.max_wait:
             return f"it would have waited for {self._waited + wait:.1f} s in all, and max_wait={retry.max_wait:g}"
-        # Last, as asking the budget takes a retry from it.
+        # Last, since this takes a retry from the budget.
         if retry.retry_budget is not None and not retry.retry_budget.spend():
             return "the retry budget is used up"
         return None
 
     def _add_note(self, error: Exception, refusal: str) -> None:
         if self._failures == 1 and (self._retry.max_retries == 0 or not self._retry.is_retried(error)):
-            return  # nothing was retried, and nothing was going to be
+            return  # there were no retries, and none were intended
         attempts = "1 attempt" if self._failures == 1 else f"{self._failures} attempts"
         note = f"agentrt: RetryMiddleware gave up after {attempts}: {refusal}"
         if note not in getattr(error, "__notes__", ()):  # a model may raise the same object each time
@@ -133,7 +132,7 @@ class _RetriedCall:
 
 
 class _RetryBudget:
-    """Retries that may be made: a share of the calls, and a few per minute."""
+    """The retry budget: a share of the calls, and a few per minute."""
 
     __slots__ = ("_clock", "_saved", "_share", "_updated_at")
 
@@ -148,7 +147,7 @@ class _RetryBudget:
         self._saved = min(_MAX_SAVED_RETRIES, self._saved + self._share)
 
     def spend(self) -> bool:
-        """Take one retry, if there is one; say whether there was."""
+        """Take one retry, if available; returns whether it was."""
         now = self._clock()
         self._saved = min(_MAX_SAVED_RETRIES, self._saved + (now - self._updated_at) * _RETRIES_PER_SECOND)
         self._updated_at = now

@@ -1,4 +1,4 @@
-"""Timeouts: limits how long a model may take."""
+"""Timeouts: limits the time of a model."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from math import inf
@@ -9,7 +9,6 @@ import anyio
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError, Timeout
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.attempts import close
 from agentrt_middleware.validation import check_number
@@ -24,14 +23,15 @@ _SILENCES = {
 }
 
 
-@suggest_keywords()
 class TimeoutMiddleware(MiddlewareBase):
     """Raises `Timeout` when a model takes too long, in seconds: at least one limit must be given.
 
-    `first_chunk` limits the wait until a streamed answer begins, `between_chunks` the wait for each further piece, and
-    `total` all waiting of one call; a slow reader uses up none of it. For a model that does not stream (`stream=False`)
-    only `total` counts. The caller's own deadlines and cancellations are not touched.
+    `first_chunk` limits the wait for the start of a streamed answer, `between_chunks` the wait for each further piece,
+    and `total` all waiting of one call; a slow reader does not use it up. For a model that does not stream
+    (`stream=False`) only `total` counts. The caller's own deadlines and cancellations are not touched.
     """
+
+    inherited = False
 
     def __init__(
         self,
@@ -40,19 +40,19 @@ class TimeoutMiddleware(MiddlewareBase):
         between_chunks: float | None = None,
         total: float | None = None,
     ) -> None:
-        # As they were given, since `repr` finds options by their names.
+        # Unchanged, since `repr` finds options by name.
         self.first_chunk, self.between_chunks, self.total = first_chunk, between_chunks, total
         limits = {"first_chunk": first_chunk, "between_chunks": between_chunks, "total": total}
-        self.limits = {name: limit for name, limit in limits.items() if limit is not None}
-        if not self.limits:
+        self._limits = {name: limit for name, limit in limits.items() if limit is not None}
+        if not self._limits:
             raise MiddlewareConfigError(f"TimeoutMiddleware has no limit: give at least one of {', '.join(limits)}")
-        for name, limit in self.limits.items():
+        for name, limit in self._limits.items():
             check_number(f"TimeoutMiddleware({name}=...)", limit)
 
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        waits = _LimitedWaits(self.limits, input_kwargs["current_model"])
+        waits = _LimitedWaits(self._limits, input_kwargs["current_model"])
         result = await waits.wait(next_handler(**input_kwargs))
         return result if isinstance(result, ChatResponse) else self._stream(result, waits)
 
@@ -74,9 +74,9 @@ class TimeoutMiddleware(MiddlewareBase):
 
 
 class _LimitedWaits:
-    """What is left of the limits of one call.
+    """The remaining time of one call.
 
-    Counted down wait by wait, as no cancel scope may be open across a `yield`.
+    Counted down wait by wait, since no cancel scope may be open across a `yield`.
     """
 
     def __init__(self, limits: dict[str, float], model: ChatModelBase) -> None:
@@ -87,15 +87,15 @@ class _LimitedWaits:
         self._total = limits.get("total", inf)
 
     def begin_piece(self) -> None:
-        """Take the limit for the next piece."""
+        """Switch to the limit for the next piece."""
         self._name = "between_chunks"
         self._step = self._limits.get("between_chunks", inf)
 
     async def wait(self, work: Awaitable[_T]) -> _T:
-        """Return the result of `work`, or raise `Timeout` if it takes longer than is left."""
+        """Return the result of `work`, or raise `Timeout` if it exceeds the remaining time."""
         started = anyio.current_time()
-        # Not `fail_after`, whose `TimeoutError` would look like one that the work itself has raised; and not
-        # `move_on_after`, which would ask for the time again.
+        # Not `fail_after`, whose `TimeoutError` would look like one of the work itself; and not
+        # `move_on_after`, which would read the clock again.
         with anyio.CancelScope(deadline=started + min(self._step, self._total)):
             result = await work
             spent = anyio.current_time() - started

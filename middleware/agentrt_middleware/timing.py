@@ -1,4 +1,4 @@
-"""Timing: measures how long model calls and tools take."""
+"""Timing: measures the time of model calls and tools."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable
@@ -10,7 +10,6 @@ from typing import Literal
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextActing, NextModelCall
-from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatResponse, ModelResult
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.attempts import only_if, watch
@@ -25,10 +24,11 @@ _Ending = Literal["ok", "error", "cut"]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one model call or one tool call took, in seconds.
+    """The time of one model call or tool call, in seconds.
 
-    `name` is that of the model or the tool. `first` is the time until the first piece of a streamed answer or output.
-    `ended` is "ok", "error" (also for a tool result that is not a success) or "cut": left by its reader, or cancelled.
+    `name` is the name of the model or the tool. `first` is the time until the first piece of a streamed answer or
+    output. `ended` is "ok", "error" (also for a tool result that is not a success) or "cut": left by its reader, or
+    cancelled.
     """
 
     kind: _Kind
@@ -40,13 +40,14 @@ class Timing:
     reply_id: str
 
 
-@suggest_keywords()
 class TimingMiddleware(MiddlewareBase):
     """Measures each model call and each tool call, to the end of its stream, and calls `on_timing` with a `Timing`.
 
     Without `on_timing` the logger "agentrt" logs it at INFO. If the function fails, the reply continues, and the first
     failure is logged. The time includes the waits of layers further in. `clock` is in seconds.
     """
+
+    inherited = False
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class TimingMiddleware(MiddlewareBase):
             raise
         finally:
             stopwatch.end(failure, is_whole=has_response)
-            failure = None  # the error's traceback holds this frame: they would keep each other alive
+            failure = None  # its traceback holds this frame: a reference cycle
 
     @staticmethod
     def _log(timing: Timing) -> None:
@@ -104,7 +105,7 @@ class TimingMiddleware(MiddlewareBase):
         except Exception as error:  # noqa: BLE001  # an observer that fails is no reason for a reply to fail
             if not self._has_failed:
                 self._has_failed = True
-                with suppress(Exception):  # a handler of the log may fail as well
+                with suppress(Exception):  # a log handler may fail too
                     _logger.warning("on_timing failed: %s; later failures are not logged", type(error).__name__)
 
 
@@ -125,7 +126,7 @@ class _Stopwatch:
         if isinstance(item, ToolResponse):
             self._has_failed = item.state not in ("success", "running")
         elif self._first is None and not (isinstance(item, ChatResponse) and item.is_last):
-            # A last response that comes first is an answer that did not stream.
+            # A last response that comes first was not streamed.
             self._first = self._timing.clock() - self._started
 
     def end(self, error: BaseException | None, *, is_whole: bool) -> None:

@@ -10,7 +10,6 @@ from agentrt.agent import AgentBase
 from agentrt.errors import AgentRTError, MiddlewareConfigError, ToolError
 from agentrt.event import CustomEvent
 from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
-from agentrt.keywords import suggest_keywords
 from agentrt.message import ToolCallBlock, ToolResultState
 from agentrt.permission.glob import matches
 from agentrt.tool import Toolkit
@@ -25,20 +24,20 @@ _RETRIED_STATES = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
 RetryableTools = Sequence[str] | Callable[[ToolCallBlock], bool]
 
 
-@suggest_keywords()
 class ToolRetryMiddleware(MiddlewareBase):
-    """Runs a tool call again, up to `max_retries` times, when it ends in an error or exceeds its time.
+    """Runs a tool call again, up to `max_retries` times, if it fails or exceeds its time.
 
     Only tools that may safely run twice are run again: those of `agent.toolkit` that are `is_read_only`, or those that
     `tools` chooses by names and patterns (`*`, `?`) or as a function of the call. An agent without a `Toolkit` needs
     `tools`. A call that was denied or interrupted, or whose outcome is `unknown`, never runs again. With
     `raise_tool_errors`, an exception of the tool counts as an error result.
 
-    A `CustomEvent` "tool_retry" announces each retry before the wait for it. The wait is a random number of seconds: up
-    to `initial_delay` the first time, twice that the second time, up to `max_delay`. What a tool streams is shown at
-    once; the end of the result replaces what failed attempts streamed, as its output is the last attempt's alone.
+    A `CustomEvent` "tool_retry" announces each retry before its wait. The wait is a random number of seconds: up
+    to `initial_delay` the first time, twice that the second time, up to `max_delay`. Streamed output is shown at
+    once; the end of the result replaces the output of failed attempts, since it holds only the last attempt's.
     """
 
+    inherited = False
     emits = True
     wraps: ClassVar = {"ToolEmulatorMiddleware": "a result that could not be made up is tried again"}
 
@@ -58,7 +57,7 @@ class ToolRetryMiddleware(MiddlewareBase):
             )
         check_number("ToolRetryMiddleware(max_retries=...)", max_retries, least=0, whole=True)
         self.max_retries = max_retries
-        self.initial_delay, self.max_delay = initial_delay, max_delay  # for `repr`, which finds options by their names
+        self.initial_delay, self.max_delay = initial_delay, max_delay  # for `repr`, which finds options by name
         self._tools = tools
         self._backoff = Backoff("ToolRetryMiddleware", initial_delay, max_delay, random)
 
@@ -75,7 +74,7 @@ class ToolRetryMiddleware(MiddlewareBase):
                         response = item
                     else:
                         yield item
-                if response is None:  # a layer further in lost it, which the end of the chain reports
+                if response is None:  # an inner layer lost it, which the end of the chain reports
                     return
                 if response.state not in _RETRIED_STATES:
                     yield response
@@ -90,13 +89,13 @@ class ToolRetryMiddleware(MiddlewareBase):
             value = {"tool_call_id": call.id, "tool_name": call.name, "reason": reason}
             agent.run.emit(CustomEvent("tool_retry", {**value, "attempt": failures, "wait_seconds": wait}))
             await anyio.sleep(wait)
-        # The last attempt, or the only one: whatever its outcome, it is passed on as it comes.
+        # The last attempt, or the only one: its outcome is passed on unchanged.
         async for item in next_handler(**input_kwargs):
             yield item
 
     def _may_run_twice(self, agent: AgentBase, call: ToolCallBlock) -> bool:
         if self._tools is None:
-            toolkit = getattr(agent, "toolkit", None)  # a custom agent may have none, or one of another kind
+            toolkit = getattr(agent, "toolkit", None)  # a custom agent may have none, or another kind
             tool = toolkit.get(call.name) if isinstance(toolkit, Toolkit) else None
             return tool is not None and tool.is_read_only
         if callable(self._tools):

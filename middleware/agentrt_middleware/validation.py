@@ -1,4 +1,4 @@
-"""What the options of several middlewares have in common: how they are checked, and how retries back off."""
+"""Shared checks of options of middlewares, and the backoff of retries."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -8,8 +8,8 @@ from math import isfinite
 from random import Random
 from typing import Any
 
+from agentrt._runtime.text import whole_characters
 from agentrt.errors import BudgetExceeded, CircuitOpen, MiddlewareConfigError, RateLimitTimeout
-from agentrt.text import whole_characters
 
 __all__ = [
     "Backoff",
@@ -28,8 +28,8 @@ __all__ = [
 
 ErrorChoice = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
-_MAX_RETRY_AFTER = 86_400.0  # seconds; a provider that asks for more means a day's quota, or is mistaken
-_MAX_DOUBLINGS = 64  # more would overflow a float long before anyone has made so many attempts
+_MAX_RETRY_AFTER = 86_400.0  # seconds; a longer wait means a day's quota, or a mistake
+_MAX_DOUBLINGS = 64  # more would overflow a float; nobody makes that many attempts
 _OUR_REFUSALS = (CircuitOpen, RateLimitTimeout)
 
 
@@ -37,22 +37,22 @@ def check_number(
     option: str, value: object, *, least: float | None = None, whole: bool = False, finite: bool = False
 ) -> None:
     """Raise `MiddlewareConfigError` unless `value` is a number of at least `least`, or above 0 if that is `None`."""
-    # `bool` is a subclass of `int`, but `True` is never meant as a number.
+    # `bool` is a subclass of `int`, but `True` is never a number here.
     is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    # Written so that nan, for which every comparison is false, is refused.
+    # Written so that nan is refused: all its comparisons are false.
     if not is_number or not (value > 0 if least is None else value >= least):  # type: ignore[operator]  # a number
         bound = "above 0" if least is None else f"of at least {least:g}"
         raise MiddlewareConfigError(f"{option} must be a {'whole ' if whole else ''}number {bound}, not {value!r:.200}")
     try:
         is_too_large = finite and not isfinite(value)  # type: ignore[arg-type]  # a number, as was checked
-    except OverflowError:  # a whole number that is larger than any float, with which it would be reckoned
+    except OverflowError:  # an integer larger than any float, with which it would be combined
         is_too_large = not whole
     if is_too_large:
         raise MiddlewareConfigError(f"{option} must be finite, not {value!r:.200}: give a smaller number")
 
 
 def check_flag(option: str, value: object) -> None:
-    """Raise `MiddlewareConfigError` unless `value` is a `bool`: "False" and 0 would be taken for something else."""
+    """Raise `MiddlewareConfigError` unless `value` is a `bool`: "False" and 0 are ambiguous."""
     if not isinstance(value, bool):
         raise MiddlewareConfigError(f"{option} must be True or False, not {value!r:.200}")
 
@@ -78,7 +78,7 @@ def check_function(option: str, function: Any, *parameters: str, plain: bool = F
         raise MiddlewareConfigError(f"{option} must be a plain function, not {name}, which is `async`: write `def`")
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some that are written in C do not say
+    except ValueError:  # some functions in C have no signature
         return
     try:
         signature.bind(*parameters)
@@ -87,7 +87,7 @@ def check_function(option: str, function: Any, *parameters: str, plain: bool = F
 
 
 def name_of_function(function: Any) -> str:
-    """Return what to call a function in a message."""
+    """Return the name of a function for messages."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__name__", None)
@@ -95,12 +95,12 @@ def name_of_function(function: Any) -> str:
 
 
 def is_owner(value: object) -> bool:
-    """Say whether the value can name whose data something is: a str of whole characters, at least one."""
+    """Say whether the value can name an owner: a non-empty str without surrogates."""
     return isinstance(value, str) and value != "" and whole_characters(value) == value
 
 
 def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
-    """Raise `MiddlewareConfigError` unless `value` is one of the words, and suggest the nearest of them."""
+    """Raise `MiddlewareConfigError`, with the nearest word as a suggestion, unless `value` is one of the words."""
     if isinstance(value, str) and value in choices:
         return
     words = ", ".join(f'"{choice}"' for choice in choices[:-1]) + f' or "{choices[-1]}"'
@@ -111,7 +111,7 @@ def check_choice(option: str, value: object, choices: Sequence[str]) -> None:
 
 def check_store_option(option: str, store: object, protocol: type, description: str) -> None:
     """Raise `MiddlewareConfigError` unless `store` is `None` or an object with the methods of the protocol."""
-    # A class has the methods as well. The value is not shown: a URL may hold a password.
+    # A class has the methods too. The value is not shown: a URL may hold a password.
     if isinstance(store, type):
         raise MiddlewareConfigError(f"{option} must be {description}, not the class {store.__name__}: make an instance")
     if not (store is None or isinstance(store, protocol)):
@@ -121,8 +121,8 @@ def check_store_option(option: str, store: object, protocol: type, description: 
 
 
 def check_patterns(option: str, value: object, *, least: int = 0) -> tuple[str, ...]:
-    """Return at least so many names of tools, or patterns of them; raises `MiddlewareConfigError` for anything else."""
-    # The letters of a plain `str` would pass for names, and one name needs no list.
+    """Return a list of names or patterns of tools; raises `MiddlewareConfigError` for anything else, or too few."""
+    # A plain `str` would pass for a list of its letters, and a single name needs no list.
     patterns: Any = [value] if isinstance(value, str) else value
     is_list = isinstance(patterns, (list, tuple, set, frozenset))
     if not is_list or len(patterns) < least or not all(isinstance(name, str) and name for name in patterns):
@@ -133,7 +133,7 @@ def check_patterns(option: str, value: object, *, least: int = 0) -> tuple[str, 
 
 
 def choose_errors(option: str, chosen: ErrorChoice, *, our_refusals: bool) -> Callable[[Exception], bool]:
-    """Return a function that says whether an error is one of those chosen, by their classes or by a function.
+    """Return a function that says whether an error is among the chosen ones, given by classes or a function.
 
     `BudgetExceeded` is never chosen. With `our_refusals=False`, a base class does not cover `CircuitOpen` and
     `RateLimitTimeout`, which our own middlewares raise to fail fast; naming them does.
@@ -157,8 +157,8 @@ def choose_errors(option: str, chosen: ErrorChoice, *, our_refusals: bool) -> Ca
 
 
 def retry_after_of(error: BaseException) -> float | None:
-    """Return after how many seconds the provider asks to be called again: a day at most, `None` if it does not say."""
-    # Any error may have the attribute, and a custom model may have put anything there.
+    """Return the wait in seconds that the provider asks for, at most a day; `None` if it does not say."""
+    # Any error may have the attribute, and a custom model may put anything there.
     seconds = getattr(error, "retry_after", None)
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not seconds >= 0:
         return None
@@ -166,7 +166,7 @@ def retry_after_of(error: BaseException) -> float | None:
 
 
 class Backoff:
-    """How long to wait before the next attempt, in seconds: a random time up to a limit that doubles each time.
+    """The wait before the next attempt, in seconds: a random time up to a limit that doubles each time.
 
     The whole range is random ("full jitter"), so that callers that failed together do not come back together.
     """
@@ -181,7 +181,7 @@ class Backoff:
         self._random = random or Random()
 
     def wait_after(self, failures: int, retry_after: float | None = None) -> float:
-        """Return the wait after so many failures; never less than a `retry_after` that the provider asked for."""
+        """Return the wait after `failures` failures; never less than the provider's `retry_after`."""
         if retry_after is not None and retry_after > 0:
             return retry_after + self._random.uniform(0.0, self._initial_delay)
         doublings = min(failures - 1, _MAX_DOUBLINGS)

@@ -1,7 +1,7 @@
 """The page of all models whose capabilities are known."""
 
+from agentrt._runtime.model_interface.capabilities import INPUTS, ModelCapabilities
 from agentrt.model.catalog.lookup import read_table
-from agentrt.model_interface.capabilities import INPUTS, ModelCapabilities
 from scripts.reference.markdown import GENERATED, table
 
 __all__ = ["pages"]

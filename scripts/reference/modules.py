@@ -3,9 +3,7 @@
 import ast
 import importlib
 import inspect
-import pkgutil
 import re
-from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -17,14 +15,16 @@ from scripts.reference.markdown import GENERATED, first_sentence, table, whole_d
 __all__ = ["MODULES", "PublicName", "page_of", "pages", "public_names"]
 
 # Modules with a page of their own, in the order of the navigation.
-_WITH_PAGE = (
+MODULES = (
     "agentrt",
     "agentrt.agent",
     "agentrt.message",
     "agentrt.event",
     "agentrt.errors",
     "agentrt.middleware",
+    "agentrt.config",
     "agentrt.hooks",
+    "agentrt.chain",
     "agentrt.probe",
     "agentrt.model",
     "agentrt.model.remote",
@@ -32,6 +32,7 @@ _WITH_PAGE = (
     "agentrt.tool",
     "agentrt.permission",
     "agentrt.state",
+    "agentrt.runs",
     "agentrt.pipeline",
     "agentrt.console",
     "agentrt.testing",
@@ -49,16 +50,6 @@ _WITH_PAGE = (
 )
 
 
-def _find_modules() -> Iterator[str]:
-    """Find the modules directly in the package that export something."""
-    for info in pkgutil.iter_modules(agentrt.__path__, "agentrt."):
-        if not info.name.endswith("__main__") and importlib.import_module(info.name).__all__:
-            yield info.name
-
-
-_INNER = tuple(sorted(set(_find_modules()) - set(_WITH_PAGE)))
-MODULES = (*_WITH_PAGE, *_INNER)
-
 # What several modules export is described on the page of the first of these that has it.
 _HOMES = (*(name for name in MODULES if name not in ("agentrt", "agentrt.hooks")), "agentrt.hooks", "agentrt")
 
@@ -74,19 +65,20 @@ class PublicName(NamedTuple):
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its file name."""
-    modules = {page_of(module): f"# {module}\n\n{GENERATED}\n{_body(module, 2)}" for module in _WITH_PAGE}
-    return {"index.md": _index(), **modules, page_of(_INNER[0]): _inner_page()}
+    modules = {page_of(module): f"# {module}\n\n{GENERATED}\n{_body(module)}" for module in MODULES}
+    return {"index.md": _index(), **modules}
 
 
 def page_of(module: str) -> str:
     """Return the file name of the page of a module, in the folder of the reference."""
-    return f"modules/{'inner' if module in _INNER else module.removeprefix('agentrt.').replace('.', '-')}.md"
+    return f"modules/{module.removeprefix('agentrt.').replace('.', '-')}.md"
 
 
 def public_names(module: str) -> list[PublicName]:
     """Return what a module exports, classes first."""
-    exported = vars(importlib.import_module(module))
-    names = [PublicName(name, module, _home_of(name, exported[name]), exported[name]) for name in exported["__all__"]]
+    source = importlib.import_module(module)
+    exported = {name: getattr(source, name) for name in source.__all__}  # some are imported by that
+    names = [PublicName(name, module, _home_of(name, thing), thing) for name, thing in exported.items()]
     return sorted(names, key=lambda public: (not inspect.isclass(public.thing), not callable(public.thing)))
 
 
@@ -96,7 +88,7 @@ def _home_of(name: str, thing: Any) -> str:
 
 
 def _index() -> str:
-    rows = [(f"[{module}]({page_of(module)})", first_sentence(_docstring(module))) for module in _WITH_PAGE]
+    rows = [(f"[{module}]({page_of(module)})", first_sentence(_docstring(module))) for module in MODULES]
     names = {(public.name, public.home) for module in MODULES for public in public_names(module)}
     links = [
         f"- [{name}]({page_of(home)}#{home}.{name})"
@@ -121,8 +113,7 @@ Everything that is public, with its types. Seven pages explain what crosses the 
 ## Modules
 
 {table(("module", "what is in it"), *rows)}
-[Inner modules](modules/inner.md) are what the runtime and the middlewares that ship share. What begins with an
-underscore, and modules that the reference does not name, may change at any time.
+Names that begin with an underscore, such as `agentrt._runtime`, may change at any time.
 
 ## All names
 
@@ -130,18 +121,8 @@ underscore, and modules that the reference does not name, may change at any time
 """
 
 
-def _inner_page() -> str:
-    sections = "\n".join(f"## {module}\n\n{_body(module, 3)}" for module in _INNER)
-    return f"""# Inner modules
-
-{GENERATED}
-What the runtime and the middlewares that ship share. Programs seldom import it.
-
-{sections}"""
-
-
-def _body(module: str, level: int) -> str:
-    """Return what a page says of a module, with headings of this level."""
+def _body(module: str) -> str:
+    """Return what a page says of a module."""
     names = public_names(module)
     rows = []
     for public in names:
@@ -151,9 +132,9 @@ def _body(module: str, level: int) -> str:
         page = "" if page_of(public.home) == page_of(module) else Path(page_of(public.home)).name
         rows.append((f"[`{public.name}`]({page}#{public.home}.{public.name})", summary))
     described = [public for public in names if public.home == module]
-    entries = "".join(f"\n::: {module}.{public.name}\n{_options(public.thing, level)}" for public in described)
+    entries = "".join(f"\n::: {module}.{public.name}\n{_options(public.thing)}" for public in described)
     # The headings of the docstring are below the one of the module.
-    docstring = re.sub(r"^#", "#" * level, _docstring(module), flags=re.MULTILINE)
+    docstring = re.sub(r"^#", "##", _docstring(module), flags=re.MULTILINE)
     return f"{docstring}\n\n{table(('name', ''), *rows)}{entries}"
 
 
@@ -169,12 +150,8 @@ def _docstrings_of_values() -> dict[str, str]:
     return docstrings
 
 
-def _options(thing: Any, level: int) -> str:
-    options = [f"heading_level: {level}"] if level != 2 else []
-    if _has_hidden_base(thing):
-        options.append("inherited_members: true")
-    lines = ["    options:", *(f"      {option}" for option in options)]
-    return "\n".join(lines) + "\n" if options else ""
+def _options(thing: Any) -> str:
+    return "    options:\n      inherited_members: true\n" if _has_hidden_base(thing) else ""
 
 
 def _has_hidden_base(thing: Any) -> bool:

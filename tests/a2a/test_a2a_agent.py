@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import anyio
@@ -351,16 +352,17 @@ async def test_card_that_cannot_be_used_says_what_to_do(hostile):
         **dict.fromkeys(ELSEWHERE, "another server"),
     }
     for name, words in cards.items():
-        async with A2AAgent(f"{url}/{name}", headers={"Authorization": "Bearer secret-42"}) as agent:
-            with pytest.raises(Rejected, match=words) as caught:
-                await agent.card()
-            assert "secret-42" not in str(caught.value)
+        for options in ({"headers": {"Authorization": "Bearer secret-42"}}, {"auth": lambda *_: {"x": "secret-42"}}):
+            async with A2AAgent(f"{url}/{name}", **options) as agent:
+                with pytest.raises(Rejected, match=words) as caught:
+                    await agent.card()
+                assert "secret-42" not in str(caught.value)
 
 
 async def test_lost_stream_is_taken_up_again(hostile):
     url, agents = hostile
     async with A2AAgent("http://127.0.0.1:9", timeouts=Timeouts(connect=1)) as agent:
-        with pytest.raises(Transient, match=r"the agent at http://127.0.0.1:9 cannot be reached"):
+        with pytest.raises(Transient, match=r"the agent at http://127.0.0.1:9 could not be reached"):
             await agent.reply("Hi")
     # A stream that is lost is taken up again, and nothing is sent twice.
     async with A2AAgent(f"{url}/lost") as lost:
@@ -401,9 +403,30 @@ async def test_query_of_the_url_and_the_time_to_connect_hold():
     assert seen == [("http://a/b/.well-known/agent-card.json?agent=second", 3)]
 
 
+async def test_each_request_is_signed():
+    signed = []
+
+    async def sign(method: str, url: str, body: bytes) -> dict[str, str]:
+        signed.append((method, url, bool(body)))
+        return {"x-signature": str(len(signed))}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["x-signature"] == str(len(signed))
+        interfaces = [{"url": "http://a/rpc", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]
+        if request.method == "GET":
+            return httpx2.Response(200, json={"supportedInterfaces": interfaces})
+        return httpx2.Response(200, json={"result": {"message": {"parts": [{"text": "Hello"}]}}})
+
+    client = partial(httpx2.AsyncClient, transport=httpx2.MockTransport(answer))
+    async with A2AAgent("http://a", auth=sign, http_client=client) as agent:
+        assert (await agent.reply("Hi")).get_text_content() == "Hello"
+    assert signed == [("GET", "http://a/.well-known/agent-card.json", False), ("POST", "http://a/rpc", True)]
+
+
 @pytest.mark.parametrize(
     ("url", "options"),
     [
+        ("http://a", {"auth": "a:b"}),
         ("localhost:8000", {}),
         (3, {}),
         ("http://[a", {}),
@@ -411,6 +434,9 @@ async def test_query_of_the_url_and_the_time_to_connect_hold():
         ("http://a", {"headers": [("a", "b")]}),
         ("http://a:b@c", {}),
         ("http://a", {"max_bytes": 0}),
+        ("http://a", {"max_bytes": True}),
+        ("http://a", {"timeouts": 5}),
+        ("http://a", {"http_client": object()}),
         ("http://a", {"headers": {"a": 1}}),
     ],
 )

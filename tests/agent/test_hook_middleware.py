@@ -15,14 +15,14 @@ import pytest
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
 from agentrt.agent import ReActAgentBase
-from agentrt.agent.hook_middleware import (
+from agentrt.compat.hook_middleware import (
     ActingHookMiddleware,
     ObserveHookMiddleware,
     PrintHookMiddleware,
     ReasoningHookMiddleware,
     ReplyHookMiddleware,
 )
-from agentrt.agent.hook_registry import registered_hooks
+from agentrt.compat.hook_registry import registered_hooks
 from agentrt.errors import AgentBusyError, HookError, MiddlewareConfigError
 from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock

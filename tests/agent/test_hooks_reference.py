@@ -203,7 +203,7 @@ class Play:
             cls.clear_class_hooks()
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(trees(), programs)
 def test_hooks_that_run_are_those_of_the_reference(tree, program):
     play = Play(tree)

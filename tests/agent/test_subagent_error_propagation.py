@@ -76,7 +76,7 @@ async def test_subagent_error_propagation(kind: str, caplog: pytest.LogCaptureFi
 
 
 async def test_delegation_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentrt.agent.subagent.base._DELEGATION_SECONDS", 0.01)
+    monkeypatch.setattr("agentrt.compat.subagent.base._DELEGATION_SECONDS", 0.01)
     boss = await supervisor(Failing, "hang")
     await boss.reply("go")
     [result] = results_of(boss)

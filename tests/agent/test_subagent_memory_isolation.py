@@ -9,7 +9,6 @@ from opentelemetry.trace import NoOpTracer
 
 from agentrt import Agent, Msg, Toolkit, UserMsg
 from agentrt.agent import ContextBundle, DelegationContext, PermissionBundle, ReActAgent, SubAgentBase
-from agentrt.memory import InMemoryMemory
 from agentrt.model import ScriptedChatModel
 from agentrt.session import JSONSession
 from tests.agent.subagents import Echo, register, results_of, run_tool, search_web, spec_of, supervisor
@@ -185,39 +184,6 @@ async def test_memory_is_empty_after_a_failure_and_a_cancellation() -> None:
         await failing.delegate("wait", context)
     assert scope.cancelled_caught
     assert await failing.memory.size() == 0
-
-
-@pytest.mark.parametrize("breaks", ["raises", "hangs"])
-async def test_memory_that_cannot_be_cleared_takes_no_answer_away(
-    breaks: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("agentrt.agent.subagent.base._CLEANUP_SECONDS", 0.01)
-
-    class Stubborn(InMemoryMemory):
-        async def clear(self) -> None:
-            if breaks == "hangs":
-                await anyio.sleep_forever()
-            raise ValueError("a secret")
-
-    class Waiting(Echo):
-        async def reply(self, msg: Msg) -> Msg:
-            if msg.get_text_content() == "wait":
-                await anyio.sleep_forever()
-            return await super().reply(msg)
-
-    agent = Waiting()
-    context = SubAgentBase._pre_context_compress(ContextBundle(), "the task")
-    agent.memory = Stubborn()
-    [block] = (await agent.delegate("the task", context)).content
-    assert block.text == "did the task"  # type: ignore[union-attr]
-    assert await agent.memory.size() == 0
-    agent.memory = Stubborn()
-    with anyio.move_on_after(0.01) as scope:
-        await agent.delegate("wait", context)
-    assert scope.cancelled_caught
-    assert await agent.memory.size() == 0
-    assert agent.delegation_context is None
-    assert "a secret" not in caplog.text
 
 
 async def test_second_task_at_the_same_time_leaves_the_first_alone() -> None:

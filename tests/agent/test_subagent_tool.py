@@ -3,6 +3,7 @@
 import io
 import logging
 import sys
+from contextlib import closing
 from typing import Any, ClassVar
 
 import anyio
@@ -19,8 +20,9 @@ from agentrt.agent import (
     make_subagent_tool,
 )
 from agentrt.errors import AgentRTError, ConfigError
+from agentrt.event import SubagentEndEvent, SubagentStartEvent
 from agentrt.message import TextBlock, ThinkingBlock
-from agentrt.model import ScriptedChatModel
+from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.pipeline import MsgHub
 from agentrt.tool import ToolContext
 from tests.agent.subagents import Echo, register, results_of, run_tool, search_web, spec_of, supervisor
@@ -130,6 +132,48 @@ async def test_hooks_of_the_supervisor_do_not_run_in_the_sub_agent() -> None:
     assert calls == ["boss"]
 
 
+async def test_events_of_the_reply_say_when_the_sub_agent_works() -> None:
+    boss = await supervisor(Echo, "x")
+    seen = [event async for event in boss.reply_stream("go")]
+    [start] = [event for event in seen if isinstance(event, SubagentStartEvent)]
+    [end] = [event for event in seen if isinstance(event, SubagentEndEvent)]
+    assert seen.index(start) < seen.index(end)
+    assert (start.tool_call_id, start.name) == (end.tool_call_id, end.name) == ("c0", "echo")
+    assert start.child_reply_id == end.child_reply_id
+    assert end.state == "success"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_usage_of_the_sub_agent_counts_in_the_reply(streamed: bool) -> None:
+    class Thinking(SubAgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            return Msg(self.name, "thought", "assistant", usage=ChatUsage(70, 5))
+
+    delegating = ChatResponse([call("1", "agent_echo", query="x")], usage=ChatUsage(10, 1))
+    done = ChatResponse([TextBlock("done")], usage=ChatUsage(20, 2))
+    boss = await supervisor(Thinking, "x")
+    boss.model = ScriptedChatModel([delegating, done])
+    if streamed:
+        await boss.reply_stream("go").drain()
+    else:
+        await boss.reply("go")
+    usage = boss.state.context[-1].usage
+    assert usage is not None
+    assert (usage.input_tokens, usage.output_tokens, usage.own.input_tokens) == (100, 8, 30)
+    assert not usage.estimated
+
+
+async def test_interrupted_reply_of_a_sub_agent_is_an_interrupted_call() -> None:
+    class Stopped(SubAgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            return Msg(self.name, "half", "assistant", finished_reason="interrupted")
+
+    boss = await supervisor(Stopped, "x")
+    await boss.reply("go")
+    [result] = results_of(boss)
+    assert (result.state, result.text) == ("interrupted", "[subagent_interrupted] echo: UnfinishedReply")
+
+
 async def test_deps_reach_the_sub_agent() -> None:
     class Needy(SubAgentBase):
         async def reply(self, msg: Msg) -> Msg:
@@ -191,7 +235,7 @@ async def test_healthcheck_that_hangs_makes_no_tool(monkeypatch: pytest.MonkeyPa
         await anyio.sleep_forever()
         return True
 
-    monkeypatch.setattr("agentrt.agent.subagent.failure._HEALTHCHECK_SECONDS", 0.01)
+    monkeypatch.setattr("agentrt.compat.subagent.base._HEALTHCHECK_SECONDS", 0.01)
     with pytest.raises(SubAgentUnavailable, match="no answer"):
         await register(Toolkit(), Echo, spec_of(healthcheck=hang))
 
@@ -240,10 +284,12 @@ async def test_wrong_registration_is_told_with_its_remedy(arguments: dict[str, A
 
 
 async def test_registration_without_await_says_so() -> None:
-    with pytest.raises(ConfigError, match="await make_subagent_tool"):
-        _function, _keywords = make_subagent_tool(Echo, spec_of(), tool_name="a")  # type: ignore[misc]
-    with pytest.raises(ConfigError, match="await make_subagent_tool"):
-        Toolkit().register_tool_function(make_subagent_tool(Echo, spec_of(), tool_name="a"))  # type: ignore[arg-type]
+    message = r"make_subagent_tool> \(is an `await` missing\?\) cannot be a tool"
+    with (
+        closing(make_subagent_tool(Echo, spec_of(), tool_name="a")) as registration,
+        pytest.raises(ConfigError, match=message),
+    ):
+        Toolkit().register_tool_function(registration)  # type: ignore[arg-type]
 
 
 WRONG_LIMITS: list[Any] = [

@@ -12,12 +12,12 @@ import pytest
 from anyio.lowlevel import checkpoint
 from pydantic import BaseModel, SecretStr
 
+from agentrt._runtime.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
 from agentrt.agent.base import AgentBase
 from agentrt.agent.user import UserAgent
 from agentrt.errors import InputEnded, InvalidInputError, UsageError
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import AssistantMsg, ContentBlock, DataBlock, Msg, TextBlock, URLSource
-from agentrt.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
 
 
 class Says(UserInputBase):

@@ -9,6 +9,7 @@ import pytest
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg
 from agentrt.agent import ReActAgent
 from agentrt.errors import ConfigError, MiddlewareConfigError, ToolConfigError
+from agentrt.middleware import When
 from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionBehavior, PermissionRule
 from agentrt.state.state import WRAPPER
@@ -313,3 +314,34 @@ async def test_bound_tools_survive_a_copy_of_the_agent():
     for other in (copy.deepcopy(agent), pickle.loads(pickle.dumps(agent))):
         await other.reply("go")
         assert result_of(other) == "signed by tester"
+
+
+class LouderNote(Note):
+    pass
+
+
+class Reads(MiddlewareBase):
+    requires = (Shape,)
+
+
+def test_layers_are_left_out_by_class_and_by_key():
+    shape, a, b, loud = Shape(), Note("a"), Note("b"), LouderNote("c")
+    terms = When(bool, a)
+    agent = agent_of([], middlewares=[shape, terms, b, loud])
+    assert agent.without(Note).middlewares == (shape,)
+    assert agent.without("Note#2", LouderNote).middlewares == (shape, a)
+    assert agent.without("Note#2").chains.terms.entries[id(a)] is not a
+    assert agent.without(Shape).toolkit.names() == ["add_a", "add_b", "add_c"]
+    assert (agent.without("Note", Note).state is agent.state, agent.without().middlewares) == (True, agent.middlewares)
+
+
+@pytest.mark.parametrize("layer", [Reads, "Note#3", Note("a")])
+def test_a_layer_that_is_not_there_cannot_be_left_out(layer: Any):
+    agent = agent_of([], middlewares=[Shape(), Note("a")])
+    with pytest.raises(ConfigError, match=r"tester has no such middleware: give classes or keys .* are Shape, Note"):
+        agent.without(layer)
+
+
+def test_a_layer_that_another_one_requires_stays():
+    with pytest.raises(ConfigError, match="requires Shape"):
+        agent_of([], middlewares=[Shape(), Reads()]).without(Shape)

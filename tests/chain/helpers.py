@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agentrt.chain import Chains, compile_chains
+from agentrt._runtime.chain import Chains, compile_chains
 from agentrt.event import AgentEvent, CustomEvent
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import AssistantMsg, Msg, TextBlock, ToolCallBlock
@@ -20,7 +20,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "on_reasoning": {"tool_choice": None},
     "on_acting": {"tool_call": CALL},
     "on_model_call": {"messages": [], "tools": [], "tool_choice": None, "current_model": MODEL},
-    "on_system_prompt": {"current_prompt": "prompt"},
+    **{spec.name: {spec.keys[1]: "prompt"} for spec in HOOKS if spec.shape == "transformer"},
     "on_check_permission": {"tool_call": CALL, "tool": None, "tool_input": {}},
     "on_compress_context": {"context_config": None, "instructions": None},
     "on_observe": {"msg": None},
@@ -108,9 +108,12 @@ async def stream_model(
     return pieces()
 
 
-async def prompt(agent: Log, current_prompt: str) -> str:
-    agent.append("core")
-    return current_prompt
+def transformer_core(key: str) -> Callable[..., Any]:
+    async def core(agent: Log, **values: Any) -> Any:
+        agent.append("core")
+        return values[key]
+
+    return core
 
 
 async def check(agent: Log, tool_call: ToolCallBlock, tool: Any, tool_input: Any) -> PermissionDecision:
@@ -135,7 +138,7 @@ CORES: dict[str, Callable[..., Any]] = {
     "on_reasoning": reason,
     "on_acting": act,
     "on_model_call": call_model,
-    "on_system_prompt": prompt,
+    **{spec.name: transformer_core(spec.keys[1]) for spec in HOOKS if spec.shape == "transformer"},
     "on_check_permission": check,
     "on_compress_context": compress,
     "on_observe": observe,

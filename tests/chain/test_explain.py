@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from agentrt import Agent
-from agentrt.chain import compile_chains, explain
+from agentrt._runtime.chain import compile_chains, explain
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ScriptedChatModel
@@ -48,9 +48,9 @@ def place_of(function: Any) -> str:
     return f"{file.as_posix()}:{function.__code__.co_firstlineno}"
 
 
-CHAINED = [spec for spec in HOOKS if spec.shape != "observer"]
 GUARDS, TOOLS, PROMPT = (Guard("1"), Guard("2")), Tools(), Prompt()
 CHAINS = compile_with(*GUARDS, TOOLS, PROMPT)
+CHAINED = [spec for spec in HOOKS if CHAINS.layers[spec.name]]
 
 
 def explain_as(format: Any) -> str:
@@ -81,8 +81,10 @@ def test_text_names_the_tools_that_each_middleware_brings() -> None:
 
 
 def test_text_names_the_hooks_without_a_layer() -> None:
-    text = explain(compile_with(TOOLS), "assistant", CORES, {})
-    assert "No layer, the core is called directly: on_reply, on_reasoning, on_system_prompt, on_model_call" in text
+    chains = compile_with(TOOLS)
+    text = explain(chains, "assistant", CORES, {})
+    names = ", ".join(name for name, layers in chains.layers.items() if name in CORES and not layers)
+    assert f"No layer, the core is called directly: {names}" in text
     assert "on_reply (stream)" not in text
 
 
@@ -98,7 +100,7 @@ def test_text_is_the_default_format() -> None:
 def test_json_says_the_same_to_a_program() -> None:
     description = json.loads(explain_as("json"))
     assert description["agent"] == "assistant"
-    assert [hook["hook"] for hook in description["hooks"]] == [spec.name for spec in CHAINED]
+    assert [hook["hook"] for hook in description["hooks"]] == [name for name in CHAINS.layers if name in CORES]
     [acting] = [hook for hook in description["hooks"] if hook["hook"] == "on_acting"]
     assert acting["shape"] == "stream"
     assert acting["core"] == place_of(CORES["on_acting"])

@@ -1,10 +1,11 @@
 """Law 1: the first middleware listed is outermost; items are seen by the innermost first; transformers run in order."""
 
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from agentrt.chain import HookSpec, compile_chains
+from agentrt._runtime.chain import HookSpec, compile_chains
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.types import ChatResponse
 from tests.chain.helpers import CORES, STREAMS, Log, compile_with, enter, read_texts, response, stream_model, text_of
@@ -128,7 +129,9 @@ async def test_another_table_has_only_its_own_hooks() -> None:
         """Not even `MiddlewareBase` is needed, only its class attributes."""
 
         key = position = None
+        rewrites = ()
         wraps = wrapped_by = requires = ()
+        limits = MappingProxyType({})
 
         def on_line(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
             return next_handler(**input_kwargs)

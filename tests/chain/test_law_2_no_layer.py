@@ -1,7 +1,10 @@
 """Law 2: a hook that no middleware overrides has no chain, and the class decides what is overridden."""
 
+from typing import Any
+
 import pytest
 
+from agentrt._runtime.chain import HookSpec
 from agentrt.hooks import HOOKS, MiddlewareBase
 from tests.chain.helpers import CORES, Log, compile_with, enter, entry_of, read_texts
 
@@ -15,59 +18,28 @@ class Reply(MiddlewareBase):
             yield item
 
 
-class Reasoning(MiddlewareBase):
-    async def on_reasoning(self, agent, input_kwargs, next_handler):
-        async for item in next_handler():
-            yield item
+async def stream(self, agent, input_kwargs, next_handler):
+    async for item in next_handler():
+        yield item
 
 
-class Acting(MiddlewareBase):
-    async def on_acting(self, agent, input_kwargs, next_handler):
-        async for item in next_handler():
-            yield item
+async def call(self, agent, input_kwargs, next_handler):
+    return await next_handler()
 
 
-class ModelCall(MiddlewareBase):
-    async def on_model_call(self, agent, input_kwargs, next_handler):
-        return await next_handler()
+def transformer(spec: HookSpec) -> Any:
+    namespace: dict[str, Any] = {}
+    exec(f"async def change(self, {', '.join(spec.parameters)}):\n    return {spec.keys[1]}", namespace)
+    return namespace["change"]
 
 
-class SystemPrompt(MiddlewareBase):
-    async def on_system_prompt(self, agent, current_prompt):
-        return current_prompt
+def layer_on(spec: HookSpec) -> MiddlewareBase:
+    """Return a layer that overrides this hook, and passes everything on."""
+    hook = transformer(spec) if spec.shape == "transformer" else {"stream": stream, "call": call}[spec.shape]
+    return type("Passing", (MiddlewareBase,), {spec.name: hook})()
 
 
-class Permission(MiddlewareBase):
-    async def on_check_permission(self, agent, input_kwargs, next_handler):
-        return await next_handler()
-
-
-class Compression(MiddlewareBase):
-    async def on_compress_context(self, agent, input_kwargs, next_handler):
-        await next_handler()
-
-
-class Observation(MiddlewareBase):
-    async def on_observe(self, agent, input_kwargs, next_handler):
-        await next_handler()
-
-
-class Printing(MiddlewareBase):
-    async def on_print(self, agent, input_kwargs, next_handler):
-        await next_handler()
-
-
-ONE_EACH = {
-    "on_reply": Reply,
-    "on_reasoning": Reasoning,
-    "on_system_prompt": SystemPrompt,
-    "on_model_call": ModelCall,
-    "on_check_permission": Permission,
-    "on_acting": Acting,
-    "on_compress_context": Compression,
-    "on_observe": Observation,
-    "on_print": Printing,
-}
+ONE_EACH = {spec.name: layer_on(spec) for spec in HOOKS if spec.shape != "observer"}
 
 
 def is_core(middleware: MiddlewareBase, hook: str) -> bool:
@@ -81,7 +53,7 @@ def test_without_middlewares_every_entry_is_its_core(hook: str) -> None:
 
 @pytest.mark.parametrize("hook", NAMES)
 def test_layer_on_one_hook_leaves_other_entries_their_cores(hook: str) -> None:
-    chains = compile_with(ONE_EACH[hook]())
+    chains = compile_with(ONE_EACH[hook])
     assert [name for name in NAMES if entry_of(chains, name) is not CORES[name]] == [hook]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentrt import AgentBase
-from agentrt.chain import HookSpec, compile_chains
+from agentrt._runtime.chain import HookSpec, compile_chains
 from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import AssistantMsg
@@ -220,6 +220,16 @@ async def test_unknown_key_error_names_layer_hook_and_allowed_keys() -> None:
         "Misspelt.on_model_call passed the unknown key 'message' to next_handler() (did you mean 'messages'?): "
         "on_model_call passes on messages, tools, tool_choice, current_model"
     )
+
+
+async def test_a_key_under_another_name_is_refused() -> None:
+    class Rename(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            input_kwargs["message"] = input_kwargs.pop("messages")
+            return await next_handler(**input_kwargs)
+
+    with pytest.raises(ChainError, match=r"Rename\.on_model_call passed the unknown key 'message'"):
+        await enter(compile_with(Rename()), "on_model_call", Log())
 
 
 async def test_key_unlike_any_other_gets_no_suggestion(hook: str) -> None:

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentrt.chain import Chains
+from agentrt._runtime.chain import Chains
 from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
 from tests.chain.helpers import STREAMS, Guard, Log, compile_with, enter, event, log_scope, read_texts, text_of

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt.chain import Chains
+from agentrt._runtime.chain import Chains
 from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
 from agentrt.types import ChatResponse

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentrt.chain import HookSpec, compile_chains
+from agentrt._runtime.chain import HookSpec, compile_chains
 from agentrt.errors import ChainContractError, MissingTerminalError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.types import ToolChunk

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt.chain import Chains
+from agentrt._runtime.chain import Chains
 from agentrt.errors import ChainContractError
 from agentrt.hooks import MiddlewareBase
 from tests.chain.helpers import STREAMS, Guard, Log, compile_with, enter, event, read_texts, response
@@ -77,6 +77,16 @@ async def test_error_of_a_layer_is_unchanged_with_one_note_naming_it(hook: str, 
     [note] = notes
     line = getattr(Raise, hook).__code__.co_firstlineno
     assert note == f"agentrt: raised by Raise in {hook} ({__file__}:{line})"
+
+
+@pytest.mark.parametrize("moment", ["before", "mid", "after"])
+async def test_a_tool_calls_reader_is_told_which_layer_failed(moment: str) -> None:
+    stream = enter(compile_with(Guard("1"), Raise(LookupError(), moment)), "on_acting", Log())
+    with pytest.raises(LookupError) as caught:
+        for _ in range(10):
+            await stream.next_or_last()
+    [note] = caught.value.__notes__
+    assert "raised by Raise in on_acting" in note
 
 
 def raising_core(hook: str, error: BaseException) -> Any:

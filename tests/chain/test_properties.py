@@ -10,6 +10,7 @@ and only what a layer left behind by stopping may be closed after that layer, bu
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import takewhile
 from typing import Any
 
@@ -19,12 +20,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentrt.chain import HookSpec, compile_chains
+from agentrt._runtime.chain import HookSpec, compile_chains
 from agentrt.errors import ChainContractError, MissingTerminalError
 from agentrt.hooks import MiddlewareBase
 
-BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
-check_many = settings(max_examples=200, deadline=None, database=None)
+LOOPS: dict[str, dict[str, Any]] = {"asyncio": {"backend": "asyncio"}, "trio": {"backend": "trio"}}
+if find_spec("uvloop"):
+    LOOPS["uvloop"] = {"backend": "asyncio", "backend_options": {"use_uvloop": True}}
+ON_EACH_LOOP = pytest.mark.parametrize("loop", LOOPS)
+check_many = settings(max_examples=100, deadline=None, database=None)
 
 
 class Base(MiddlewareBase):
@@ -484,15 +488,13 @@ cores = st.builds(Core, st.integers(0, 4), st.none() | st.integers(0, 4), st.boo
 consumers = st.builds(Consumer, st.sampled_from(["drain", "leave", "cancel"]), st.integers(1, 4), st.booleans())
 
 
-@BACKENDS
+@ON_EACH_LOOP
 @check_many
 @given(layers_of([*BEHAVIOUR, *OFTEN]), cores, consumers)
-def test_stream_chain_behaves_as_the_model_does(
-    backend: str, layers: list[Base], core: Core, consumer: Consumer
-) -> None:
+def test_stream_chain_behaves_as_the_model_does(loop: str, layers: list[Base], core: Core, consumer: Consumer) -> None:
     model = Model(layers, core)
     expected = outcome_of_model(model, consumer)
-    outcome, trace = anyio.run(outcome_of_chain, layers, core, consumer, backend=backend)
+    outcome, trace = anyio.run(outcome_of_chain, layers, core, consumer, **LOOPS[loop])
     assert [event for event in trace if event[0] != "exit"] == model.trace
     assert outcome == expected
     check_closing(trace, model)
@@ -547,14 +549,14 @@ async def read_to_last(layers: list[Base], core: Core, takes_steps: bool) -> tup
     return list(takewhile(lambda item: not isinstance(item, Last), read)), outcome, trace
 
 
-@BACKENDS
+@ON_EACH_LOOP
 @settings(max_examples=100, deadline=None, database=None)
 @given(layers_of(ADD_NOTHING), cores)
 # A layer that is left in its second stream has passed the last item of its first one on.
 @example([Leave(place=0, n=3), Restart(place=1, n=2)], Core(2, None, False))
-def test_both_ways_to_read_a_stream_do_the_same(backend: str, layers: list[Base], core: Core) -> None:
-    read = anyio.run(read_to_last, layers, core, False, backend=backend)
-    assert anyio.run(read_to_last, layers, core, True, backend=backend) == read
+def test_both_ways_to_read_a_stream_do_the_same(loop: str, layers: list[Base], core: Core) -> None:
+    read = anyio.run(read_to_last, layers, core, False, **LOOPS[loop])
+    assert anyio.run(read_to_last, layers, core, True, **LOOPS[loop]) == read
 
 
 # Calls: the chain
@@ -874,15 +876,13 @@ ask_cores = st.builds(AskCore, st.booleans(), st.integers(0, 3), st.booleans())
 ask_consumers = st.builds(Consumer, st.sampled_from(["drain", "leave", "cancel"]), st.integers(0, 3), st.booleans())
 
 
-@BACKENDS
+@ON_EACH_LOOP
 @check_many
 @given(layers_of(list(ASK_BEHAVIOUR)), ask_cores, ask_consumers)
-def test_call_chain_behaves_as_the_model_does(
-    backend: str, layers: list[Base], core: AskCore, consumer: Consumer
-) -> None:
+def test_call_chain_behaves_as_the_model_does(loop: str, layers: list[Base], core: AskCore, consumer: Consumer) -> None:
     model = AskModel(layers, core)
     expected = answer_of_model(model, consumer)
-    outcome, got, trace = anyio.run(answer_of_chain, layers, core, consumer, backend=backend)
+    outcome, got, trace = anyio.run(answer_of_chain, layers, core, consumer, **LOOPS[loop])
     assert (outcome, got) == expected
     assert [event[2] for event in trace if event[0] == "open"] == model.opened
     closed = [event[1] for event in trace if event[0] == "close"]
@@ -936,8 +936,8 @@ async def text_of_chain(layers: list[Base], text: str) -> Any:
         return "contract"
 
 
-@BACKENDS
+@ON_EACH_LOOP
 @settings(max_examples=100, deadline=None, database=None)
 @given(layers_of([Append, Append, Append, Reverse, Reverse, RaiseText, NoText]), st.text(max_size=5))
-def test_a_transformer_is_a_fold_from_left_to_right(backend: str, layers: list[Base], text: str) -> None:
-    assert anyio.run(text_of_chain, layers, text, backend=backend) == text_of_model(layers, text)
+def test_a_transformer_is_a_fold_from_left_to_right(loop: str, layers: list[Base], text: str) -> None:
+    assert anyio.run(text_of_chain, layers, text, **LOOPS[loop]) == text_of_model(layers, text)

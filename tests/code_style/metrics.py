@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (ROOT / "agentrt", ROOT / "middleware" / "agentrt_middleware")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+INTERNALS = "_runtime"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 BRANCHES = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.Assert, ast.match_case)
 BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.With, ast.AsyncWith, ast.match_case)
@@ -32,6 +33,8 @@ CHANGES = frozenset(
     "add append appendleft clear discard extend insert pop popitem popleft remove setdefault update".split()
 )
 DIRECTIVE = re.compile(r"\s*(?:noqa|type: ignore|pragma)\b")
+WHAT = re.compile(r'\A"""What\b')
+STIFF = re.compile(r"\b(?:is none|[Aa]new|[Bb]egun|[Ss]o many|[Ww]hat became of)\b")
 SHOWN = 5
 SMALL_FILE = 60  # lines
 
@@ -61,9 +64,13 @@ class Source:
 
     @property
     def room(self) -> str:
-        """The folder right under the package, with all that is in it; a file right under the package is its own."""
-        package, _, rest = self.module.partition(".")
-        return f"{package}.{rest.partition('.')[0]}" if package == "agentrt" and rest else package
+        """The folder right under the package, with all that is in it; a file right under the package is its own.
+
+        The folder of the internals holds rooms, and is none.
+        """
+        package, *rest = self.module.split(".")
+        names = rest[: 2 if rest[:1] == [INTERNALS] else 1]
+        return ".".join([package, *names]) if package == "agentrt" else package
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
@@ -185,16 +192,16 @@ def _nesting(node: ast.AST, depth: int) -> int:
 
 
 def one_caller_share(sources: Sequence[Source]) -> Figure:
-    """Return which share of the functions of modules is private and used in one place only, in per cent."""
+    """Return which share of the private functions of modules is used in one place only, in per cent."""
     count, places = 0, []
     for source in sources:
         uses = Counter(
             node.id for node in source.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         )
         for node in source.tree.body:
-            if isinstance(node, FUNCTIONS):
+            if isinstance(node, FUNCTIONS) and _is_private(node.name):
                 count += 1
-                if _is_private(node.name) and uses[node.name] == 1:
+                if uses[node.name] == 1:
                     places.append(source.place(node))
     return Figure(100 * len(places) / max(count, 1), places)
 
@@ -281,19 +288,43 @@ def module_state(sources: Sequence[Source]) -> Figure:
 def _changing_names(source: Source) -> set[str]:
     names = {name for node in source.nodes if isinstance(node, ast.Global) for name in node.names}
     top_level = set(_top_level_names(source.tree))
+    if not top_level & {_changed_name(node) for node in source.nodes}:
+        return names  # as in most files
     for function in source.functions:
-        local = {
-            node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
-        for node in ast.walk(function):
-            changed: ast.expr | None = None
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
-                changed = node.func.value
-            elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
-                changed = node.value
-            if isinstance(changed, ast.Name) and changed.id in top_level - local:
-                names.add(changed.id)
+        nodes = list(ast.walk(function))
+        local = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        names |= {_changed_name(node) for node in nodes} & (top_level - local)
     return names
+
+
+def _changed_name(node: ast.AST) -> str:
+    changed: ast.expr | None = None
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGES:
+        changed = node.func.value
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, (ast.Store, ast.Del)):
+        changed = node.value
+    return changed.id if isinstance(changed, ast.Name) else ""
+
+
+def what_docstrings(sources: Sequence[Source]) -> Figure:
+    """Return how many docstrings begin with "What" where a noun would do."""
+    return _matches(sources, WHAT)
+
+
+def stiff_phrases(sources: Sequence[Source]) -> Figure:
+    """Return how often comments and strings use a phrase that nobody says."""
+    return _matches(sources, STIFF)
+
+
+def _matches(sources: Sequence[Source], pattern: re.Pattern[str]) -> Figure:
+    places = [
+        f"{source.path.name}:{token.start[0]} {match[0]}"
+        for source in sources
+        for token in source.tokens
+        if token.type in (tokenize.COMMENT, tokenize.STRING)
+        for match in pattern.finditer(token.string)
+    ]
+    return Figure(len(places), places)
 
 
 def largest_folder(sources: Sequence[Source]) -> Figure:
@@ -316,14 +347,21 @@ def largest_room_share(sources: Sequence[Source]) -> Figure:
 
 
 def circles(sources: Sequence[Source]) -> Figure:
-    """Return how many groups of rooms import each other in a circle, imports inside of functions included."""
+    """Return how many groups of rooms import each other in a circle, imports inside of functions included.
+
+    Without those of `compat` and of `store.runs`: the import contracts list the doors that load them at the first use.
+    """
     rooms = {source.module: source.room for source in sources}
     imports: defaultdict[str, set[str]] = defaultdict(set)
     for source in sources:
         for name in _imported_names(source):
             # What is imported is a module or a name in one.
             room = rooms.get(name) or rooms.get(name.rpartition(".")[0])
-            if room is not None and room != source.room:
+            is_loaded_late = room == "agentrt.compat" or (source.module, room) == (
+                "agentrt.state.store",
+                "agentrt.runs",
+            )
+            if room is not None and room != source.room and not is_loaded_late:
                 imports[source.room].add(room)
     reachable = {room: _reach(room, imports) for room in rooms.values()}
     groups = {frozenset(other for other in reached if room in reachable[other]) for room, reached in reachable.items()}
@@ -365,13 +403,15 @@ MEASURES: dict[str, Callable[[Sequence[Source]], Figure]] = {
     "lines of the longest function": longest_function,
     "highest complexity": highest_complexity,
     "deepest nesting": deepest_nesting,
-    "functions with one caller, %": one_caller_share,
+    "private functions with one caller, %": one_caller_share,
     "names defined in more than one module": repeated_names,
     "comments per 1,000 lines": comments_per_thousand,
     "Any per 1,000 lines": any_per_thousand,
     "foreign private accesses": foreign_private_accesses,
     "attributes of an Agent": agent_attributes,
     "pieces of module state": module_state,
+    'docstrings that begin with "What"': what_docstrings,
+    "stiff phrases": stiff_phrases,
     "files in the largest folder": largest_folder,
     "largest room, % of all lines": largest_room_share,
     "circles between rooms": circles,

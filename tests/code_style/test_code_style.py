@@ -13,13 +13,15 @@ AIMS = {
     "lines of the longest function": 60,
     "highest complexity": 20,
     "deepest nesting": 5,
-    "functions with one caller, %": 20,
+    "private functions with one caller, %": 39,  # to become 20
     "names defined in more than one module": 10,
     "comments per 1,000 lines": 60,
     "Any per 1,000 lines": 20,
     "foreign private accesses": 20,
     "attributes of an Agent": 14,
-    "pieces of module state": 3,
+    "pieces of module state": 6,  # each with its reason beside it
+    'docstrings that begin with "What"': 10,
+    "stiff phrases": 40,
     "files in the largest folder": 14,
     "largest room, % of all lines": 100 / 6,
     "circles between rooms": 0,
@@ -29,22 +31,15 @@ AIMS = {
 AT_LEAST = {"comments per 1,000 lines"}
 """Of these, the least."""
 
-LIMITS: dict[str, float] = {
-    "highest complexity": 24,
-    "functions with one caller, %": 22,
-    "pieces of module state": 7,
-}
-"""What holds today where an aim is not reached; to be lowered until the table is empty."""
-
 
 def test_the_shipped_code_keeps_its_limits() -> None:
     """All figures in one test, so that the files are read and parsed once."""
     shipped = shipped_sources()
     problems = []
     for name, aim in AIMS.items():
-        figure, limit = MEASURES[name](shipped), LIMITS.get(name, aim)
-        if figure.value < limit if name in AT_LEAST else figure.value > limit:
-            problems += [f"{name}: {figure.value:g}, limit {limit:g}", *figure.places[:20]]
+        figure = MEASURES[name](shipped)
+        if figure.value < aim if name in AT_LEAST else figure.value > aim:
+            problems += [f"{name}: {figure.value:g}, limit {aim:g}", *figure.places[:20]]
     assert not problems, "\n".join(problems)
 
 
@@ -54,9 +49,8 @@ def test_no_name_and_no_sentence_has_a_refused_shape() -> None:
     assert not words.problems(path for path in paths if path.name not in ("words.py", "test_code_style.py"))
 
 
-def test_every_aim_is_measured_and_every_limit_is_of_an_aim() -> None:
+def test_every_measure_but_the_median_has_an_aim() -> None:
     assert set(MEASURES) - set(AIMS) == {"median lines of a function"}
-    assert set(LIMITS) <= set(AIMS)
 
 
 def test_the_table_has_every_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,7 +111,7 @@ def test_nesting_is_counted_and_elif_is_no_deeper_than_if(tmp_path: Path) -> Non
 
 def test_a_function_with_one_caller_is_found(tmp_path: Path) -> None:
     text = "def _one(): pass\ndef _two(): pass\ndef f(): _one(); _two(); _two()\n"
-    assert measure("functions with one caller, %", tmp_path, text) == pytest.approx(100 / 3)
+    assert measure("private functions with one caller, %", tmp_path, text) == 50
 
 
 def test_a_name_in_two_modules_is_found(tmp_path: Path) -> None:
@@ -154,6 +148,16 @@ def test_state_of_a_module_is_found_by_its_changes(change: str, tmp_path: Path) 
 
 def test_a_table_that_is_only_read_is_not_state(tmp_path: Path) -> None:
     assert measure("pieces of module state", tmp_path, "_x = {1: 2}\ndef f():\n    x = []\n    x.append(_x[1])\n") == 0
+
+
+def test_docstrings_that_begin_with_what_are_counted(tmp_path: Path) -> None:
+    text = '"""What a file is."""\n\nx = 1\n"""Whatever."""\ny = "What"\n'
+    assert measure('docstrings that begin with "What"', tmp_path, text) == 1
+
+
+def test_stiff_phrases_are_found_in_comments_and_strings_alone(tmp_path: Path) -> None:
+    text = 'x = "begun anew"  # `None` where there is none\nbegun = x is None  # so many, and what became of them\n'
+    assert measure("stiff phrases", tmp_path, text) == 5
 
 
 def test_files_of_a_folder_are_counted(tmp_path: Path) -> None:

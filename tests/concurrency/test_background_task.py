@@ -17,11 +17,11 @@ import pytest
 import trio
 
 from agentrt import AgentState, MiddlewareBase
-from agentrt.concurrency import background_task
-from agentrt.concurrency.background_task import BackgroundTask, enclosing_replies, run_in_own_context
-from agentrt.concurrency.event_loop import in_event_loop, run_shielded
-from agentrt.concurrency.mailbox import Mailbox
-from agentrt.concurrency.reaper import Reaper
+from agentrt._runtime.concurrency import background_task
+from agentrt._runtime.concurrency.background_task import BackgroundTask, enclosing_replies, run_in_own_context
+from agentrt._runtime.concurrency.event_loop import in_event_loop, run_shielded
+from agentrt._runtime.concurrency.mailbox import Mailbox
+from agentrt._runtime.concurrency.reaper import Reaper
 from agentrt.errors import AgentRTError, UsageError
 from agentrt.state import InMemoryStateStore
 from tests.loop.helpers import agent_of, call

@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentrt.concurrency.coalescing import CoalescedWork
+from agentrt._runtime.concurrency.coalescing import CoalescedWork
 
 
 class Saving:

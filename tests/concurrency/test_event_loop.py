@@ -10,9 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt.concurrency.background_task import BackgroundTask
-from agentrt.concurrency.event_loop import spawn_and_step
-from agentrt.concurrency.mailbox import Mailbox
+from agentrt._runtime.concurrency.background_task import BackgroundTask
+from agentrt._runtime.concurrency.event_loop import spawn_and_step
+from agentrt._runtime.concurrency.mailbox import Mailbox
 
 PATIENCE = 30
 only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])

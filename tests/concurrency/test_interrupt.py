@@ -10,9 +10,9 @@ import anyio
 import pytest
 from anyio import to_thread
 
-import agentrt.concurrency.interrupt
+import agentrt._runtime.concurrency.interrupt
 from agentrt import Agent, AgentState, MiddlewareBase, Msg
-from agentrt.concurrency.event_loop import running_trio
+from agentrt._runtime.concurrency.event_loop import running_trio
 from agentrt.errors import ChainContractError
 from agentrt.event import ReplyEndEvent, TextBlockDeltaEvent, UserInterruptEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
@@ -293,7 +293,7 @@ async def test_from_another_thread():
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals are different here")
 async def test_from_a_signal_handler_while_the_loop_sleeps(monkeypatch):
-    monkeypatch.setattr(agentrt.concurrency.interrupt, "_TICK_SECONDS", 3600.0)  # nothing else wakes it
+    monkeypatch.setattr(agentrt._runtime.concurrency.interrupt, "_TICK_SECONDS", 3600.0)  # nothing else wakes it
     stage = Stage()
     agent = agent_of([stage.model, "next"])
     before = signal.signal(signal.SIGALRM, lambda *_: agent.interrupt())
@@ -599,7 +599,7 @@ async def test_reply_ends_though_a_tool_swallows_the_cancellation(where):
 
 
 async def test_tool_that_swallows_and_waits_again_is_cancelled_again(monkeypatch):
-    monkeypatch.setattr(agentrt.concurrency.interrupt, "_STUBBORN_SECONDS", 0.01)
+    monkeypatch.setattr(agentrt._runtime.concurrency.interrupt, "_STUBBORN_SECONDS", 0.01)
     stage = Stage()
     swallowed = []
 

@@ -1,7 +1,6 @@
 """The console as a program, and what it is given: a slow model, and tools."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,20 +34,6 @@ def environment(**more: str) -> dict[str, str]:
     dropped = ("NO_COLOR", "OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "AGENTRT_MODEL")
     kept = {name: value for name, value in os.environ.items() if name not in dropped}
     return {**kept, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8", "TERM": "xterm", **more}
-
-
-def piped(arguments: Sequence[str], said: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run the program with `said` as its input and no terminal."""
-    return subprocess.run(
-        command(arguments),
-        input=said,
-        cwd=cwd,
-        env=environment(**more),
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
 
 
 THINGS = '''

@@ -20,7 +20,7 @@ from agentrt.errors import SessionIOError
 from agentrt.middleware import GuardrailMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.state import InMemoryStateStore
-from tests.console.program import environment, piped, put_things
+from tests.console.program import environment, put_things
 
 SLOW = ["chat", "--model", "things:Slow", "--tools", "things:tools"]
 
@@ -30,7 +30,7 @@ def things(tmp_path: Path) -> None:
     put_things(tmp_path)
 
 
-def test_a_conversation_through_a_pipe_is_plain_text(tmp_path):
+def test_a_conversation_through_a_pipe_is_plain_text(tmp_path, piped):
     done = piped([*SLOW, "--system", "Be kind."], "hello\nadd\nfail\n/explain\n/what now\n\n\x1b[31m早\n", tmp_path)
     assert done.returncode == 0
     assert done.stderr.splitlines() == [
@@ -58,7 +58,7 @@ def test_a_conversation_through_a_pipe_is_plain_text(tmp_path):
     ("said", "code"),
     [("fail\n", 1), ("hello\nfail\n/help\n", 1), ("fail\n/quit\n", 1), ("fail\nhello\n", 0), ("", 0)],
 )
-def test_a_last_reply_that_failed_fails_the_command(said, code, tmp_path):
+def test_a_last_reply_that_failed_fails_the_command(said, code, tmp_path, piped):
     done = piped(SLOW, said, tmp_path)
     assert done.returncode == code
     assert "Transient" not in done.stdout
@@ -75,23 +75,23 @@ def test_a_closed_stream_is_reported_in_one_line(closed, word, tmp_path):
     assert done.stderr == f"agentrt: the standard {word} is closed: redirect it, for example to /dev/null\n"
 
 
-def test_without_a_model_the_offline_rules_answer_and_say_so(tmp_path):
+def test_without_a_model_the_offline_rules_answer_and_say_so(tmp_path, piped):
     done = piped(["chat"], "What is 2 + 3?\n/quit\nnever said\n", tmp_path)
     assert done.returncode == 0
     assert "2 + 3 = 5\n" in done.stdout
     assert "never said" not in done.stdout
     assert done.stderr.count("\n") == 1
-    assert all(word in done.stderr for word in ("Offline", "agentrt[openai]", "OPENAI_API_KEY", "--model"))
+    assert all(word in done.stderr for word in ("Offline", "OPENAI_API_KEY", "--model"))
 
 
 @pytest.mark.parametrize(("arguments", "variables"), [(["--model", "rules"], {}), ([], {"AGENTRT_MODEL": "rules"})])
-def test_rules_that_are_asked_for_answer_without_a_note(arguments, variables, tmp_path):
+def test_rules_that_are_asked_for_answer_without_a_note(arguments, variables, tmp_path, piped):
     done = piped(["chat", *arguments], "hi\n", tmp_path, **variables)
     assert (done.returncode, done.stderr) == (0, "")
     assert "I am a set of rules, not a language model" in done.stdout
 
 
-def test_tools_that_are_named_replace_those_of_the_rules(tmp_path):
+def test_tools_that_are_named_replace_those_of_the_rules(tmp_path, piped):
     done = piped(["chat", "--model", "rules", "--tools", "things:add"], "What is add 2 and 3?\nhi\n", tmp_path)
     assert '[call] add({"a": 2, "b": 3})\n[result] add: 5\n' in done.stdout
     assert "list_files" not in done.stdout
@@ -115,13 +115,10 @@ FIRST_LINES = {
     "what can you do?": "- read_file: Read one text file.",
     "help": "Ask me, for example: ",
     "who are you": "I am a set of rules, not a language model",
-    "list files": "There are 2 files:\nanimals.txt\nthings.py",
-    "ls": "There are 2 files:",
-    "what is in this folder": "There are 2 files:",
+    "list files": "animals.txt\nthings.py",
     "what is 2+3": "2+3 = 5",
     "what is 1/0": "it failed: division by zero",
     "which file contains zebra?": "animals.txt contains 'zebra' on line 1: a zebra",
-    "What changed in this folder today?": "Changed today, the newest first:\n",
     "read animals.txt": "animals.txt has 1 line:\na zebra",
     "cat animals.txt": "animals.txt has 1 line:\na zebra",
     "read ../secret": "'../secret' is outside of the folder",
@@ -130,14 +127,13 @@ FIRST_LINES = {
     "what is the capital of France?": "Ask me, for example: ",
     "asdkjh": "Ask me, for example: ",
     "你好": "Hello. I am a set of rules",
-    "列出文件": "There are 2 files:",
     "哪个文件包含zebra？": "animals.txt contains 'zebra'",
     "x" * 100_000: "I searched, and found no file",
     "": "",
 }
 
 
-def test_the_first_line_of_a_stranger_gets_a_useful_answer(tmp_path):
+def test_the_first_line_of_a_stranger_gets_a_useful_answer(tmp_path, piped):
     (tmp_path / "animals.txt").write_text("a zebra\n", encoding="utf-8")
     done = piped(["chat", "--model", "rules"], "\n".join([*FIRST_LINES, "/quit"]), tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -146,7 +142,7 @@ def test_the_first_line_of_a_stranger_gets_a_useful_answer(tmp_path):
         assert answer in shown, line[:100]
 
 
-def test_the_log_of_a_failing_tool_has_no_control_codes(tmp_path):
+def test_the_log_of_a_failing_tool_has_no_control_codes(tmp_path, piped):
     (tmp_path / "bad.py").write_text("def wait() -> str:\n    raise ValueError('\\x1b[31mno')\n", encoding="utf-8")
     done = piped(["chat", "--model", "things:Slow", "--tools", "bad:wait"], "wait\n", tmp_path)
     assert "[error] wait: error" in done.stdout
@@ -154,7 +150,7 @@ def test_the_log_of_a_failing_tool_has_no_control_codes(tmp_path):
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_a_session_continues_in_another_process(tmp_path):
+def test_a_session_continues_in_another_process(tmp_path, piped):
     with_session = [*SLOW, "--session", "talk.json"]
     first = piped(with_session, "one\ntwo\n", tmp_path)
     second = piped(with_session, "three\n", tmp_path)
@@ -164,7 +160,7 @@ def test_a_session_continues_in_another_process(tmp_path):
     assert len(json.loads((tmp_path / "talk.json").read_text(encoding="utf-8"))["context"]) == 6
 
 
-def test_a_new_conversation_takes_the_place_of_the_old_one(tmp_path):
+def test_a_new_conversation_takes_the_place_of_the_old_one(tmp_path, piped):
     with_session = [*SLOW, "--session", "talk.json"]
     piped(with_session, "one\n/new\n", tmp_path)
     done = piped(with_session, "two\n/new\nthree\n", tmp_path)
@@ -304,7 +300,7 @@ def test_a_conversation_needs_no_standard_error(errors, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_second_program_on_a_session_file_may_not_save(tmp_path):
+def test_the_second_program_on_a_session_file_may_not_save(tmp_path, piped):
     arguments = [*SLOW, "--session", "talk.json"]
     command = [sys.executable, "-m", "agentrt.console", *arguments]
     with subprocess.Popen(

@@ -8,7 +8,6 @@ from agentrt import AgentState
 from agentrt.console.confirmation import next_confirmation
 from agentrt.console.render.call_description import describe_call
 from agentrt.message import ToolCallBlock
-from tests.console.program import piped
 from tests.loop.helpers import agent_of, call
 
 THINGS = '''
@@ -50,20 +49,20 @@ def things(tmp_path):
     (tmp_path / "things.py").write_text(THINGS, encoding="utf-8")
 
 
-def test_each_call_is_asked_about_and_a_reason_reaches_the_model(tmp_path):
+def test_each_call_is_asked_about_and_a_reason_reaches_the_model(tmp_path, piped):
     done = piped(ASKS, "tidy up\ny\nkeep that one\nthanks\n", tmp_path)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line for line in lines if line.startswith("[question]")] == [
-        '[question] may it run remove {"path": "/a"}? y, n, or say why not',
-        '[question] may it run remove {"path": "/b"}? y, n, or say why not',
+        '[question] may it run remove {"path": "/a"} (remove asks before each call)? y, n, or say why not',
+        '[question] may it run remove {"path": "/b"} (remove asks before each call)? y, n, or say why not',
     ]
     assert "TOLD /a is gone | The user denied this call: keep that one" in lines
     assert "bye" in lines
 
 
 @pytest.mark.slow
-def test_a_question_stays_over_sessions_and_new_forgets_it(tmp_path):
+def test_a_question_stays_over_sessions_and_new_forgets_it(tmp_path, piped):
     arguments = [*ASKS, "--session", "talk.json"]
     assert "[question]" in piped(arguments, "tidy up\n", tmp_path).stdout
     again = piped(arguments, "/new\n", tmp_path)
@@ -71,7 +70,7 @@ def test_a_question_stays_over_sessions_and_new_forgets_it(tmp_path):
     assert "[question]" not in piped(arguments, "", tmp_path).stdout
 
 
-def test_the_result_of_a_call_from_elsewhere_is_the_next_line(tmp_path):
+def test_the_result_of_a_call_from_elsewhere_is_the_next_line(tmp_path, piped):
     done = piped(
         ["chat", "--model", "things:outside", "--tools", "things:tools"], "how warm is it?\n21 degrees\n", tmp_path
     )
@@ -79,14 +78,15 @@ def test_the_result_of_a_call_from_elsewhere_is_the_next_line(tmp_path):
     assert "TOLD 21 degrees" in done.stdout.splitlines()
 
 
-def test_a_question_cuts_long_values_and_input_shows_them(tmp_path):
+def test_a_question_cuts_long_values_and_input_shows_them(tmp_path, piped):
     long = THINGS.replace('"/a"', '"/begin' + "x" * 2000 + '\\\\u202e/end"')
     (tmp_path / "things.py").write_text(long, encoding="utf-8")
     done = piped(ASKS, "go\n/input\n", tmp_path)
     [question] = [line for line in done.stdout.splitlines() if line.startswith("[question]")]
     head, tail = "/begin" + "x" * 94, "x" * 95 + "\\u202e/end"
     assert question.endswith(
-        f'[question] may it run remove {{"path": "{head}"... 1,811 more characters ..."{tail}"}}? y, n, or say why not'
+        f'[question] may it run remove {{"path": "{head}"... 1,811 more characters ..."{tail}"}} '
+        "(remove asks before each call)? y, n, or say why not"
     )
     [whole] = [line for line in done.stdout.splitlines() if line.startswith("[input]")]
     assert whole == '[input] {"path": "/begin' + "x" * 2000 + '\\u202e/end"}'

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
 from agentrt import AgentState
-from tests.console.program import piped, put_things
+from tests.console.program import put_things
 from tests.console.terminal import PROMPT, Terminal
 
 SLOW = ["chat", "--model", "things:Slow", "--tools", "things:tools"]
@@ -20,7 +20,7 @@ def things(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rich", [True, False], ids=["rich", "plain"])
-def test_ctrl_c_stops_a_reply_or_a_tool_not_the_conversation(rich, tmp_path):
+def test_ctrl_c_stops_a_reply_or_a_tool_not_the_conversation(rich, tmp_path, piped):
     with Terminal([*SLOW, "--session", "talk.json"], tmp_path, rich=rich) as terminal:
         assert "Model: slow. Tools: wait, hold, add." in terminal.read(".\r\n")
         terminal.say("add")
@@ -119,7 +119,7 @@ def test_the_first_lines_say_offline_and_how_to_get_a_model(tmp_path):
     with Terminal(["chat"], tmp_path, rich=False) as terminal:
         banner = terminal.read(PROMPT)
         assert "Model: rules. Tools: list_files, read_file, search_text, recent_files, calculate." in banner
-        for hint in ("not a language model", "agentrt[openai]", "OPENAI_API_KEY", "agentrt chat --model"):
+        for hint in ("not a language model", "OPENAI_API_KEY", "agentrt chat --model"):
             assert hint in banner
 
 
@@ -140,7 +140,7 @@ def test_input_typed_before_a_question_does_not_answer_it(typed, readline, tmp_p
         terminal.read("ABOUT TO ASK")
         terminal.type(typed)
         (tmp_path / "go").touch()
-        terminal.read("[question] may it run ask {}? y, n, or say why not")
+        terminal.read("[question] may it run ask {} (ask asks before each call)? y, n, or say why not")
         terminal.say("not now")
         terminal.read("HEARD 1")
         assert "ASKED AND DONE" not in terminal.transcript
@@ -150,7 +150,7 @@ def test_input_typed_before_a_question_does_not_answer_it(typed, readline, tmp_p
         terminal.read("ASKED AND DONE")
 
 
-def test_typing_before_the_program_starts_answers_no_question(tmp_path):
+def test_typing_before_the_program_starts_answers_no_question(tmp_path, piped):
     arguments = [*ASKING, "--session", "talk.json"]
     (tmp_path / "go").touch()
     assert "[question]" in piped(arguments, "ask\n", tmp_path).stdout

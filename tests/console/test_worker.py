@@ -39,9 +39,12 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["worker_app:nothing"], "'worker_app' has no 'nothing'"),
         (["worker_app:Agent"], "must name an Agent or a Runner"),
         (["worker_app:agent"], "has no store: write --store sqlite:agent.db"),
-        (["worker_app:agent", "--store", "mysql://user:secret@db"], "'mysql:...' is not the URL of a store"),
+        (["worker_app:agent", "--store", "mysql://user:secret@db"], "'mysql:...' is not a store URL"),
         (["worker_app:agent", "--store", "sqlite:missing/agent.db"], "cannot keep its file at 'missing/agent.db'"),
-        (["worker_app:agent", "--store", "memory:", "--concurrency", "0"], "max_concurrency=...) must be an int"),
+        (
+            ["worker_app:agent", "--store", "memory:", "--concurrency", "0"],
+            "max_concurrency=...) must be a whole number",
+        ),
         (["worker_app:runner", "--concurrency", "3"], "is a runner, which has its own store and limits"),
     ],
 )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrt import AgentState, Msg, Toolkit, UserMsg
-from agentrt.conversation.context_usage import ContextUsage
+from agentrt._runtime.conversation.context_usage import ContextUsage
 from agentrt.event import ModelCallEndEvent
 from agentrt.message import AssistantMsg, TextBlock
 from agentrt.state import ReplyContext
@@ -76,7 +76,9 @@ def test_taking_back_a_question_counts_the_new_one_alone(monkeypatch: Any) -> No
     state, usage = AgentState(context=[message(2) for _ in range(2_000)]), ContextUsage()
     look(usage, state)
     counted: list[object] = []
-    monkeypatch.setattr("agentrt.conversation.context_usage.characters_of", lambda block: counted.append(block) or 0)
+    monkeypatch.setattr(
+        "agentrt._runtime.conversation.context_usage.characters_of", lambda block: counted.append(block) or 0
+    )
     for _ in range(10):
         state.context += [message(2), message(4)]
         look(usage, state)

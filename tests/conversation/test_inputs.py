@@ -213,6 +213,25 @@ async def test_a_wrong_message_is_refused_with_what_to_write(inputs, problem):
     assert agent.state.context == []
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("content", 7, "its content is 7: it must be a str or a list of blocks"),
+        ("content", None, "its content is None: it must be a str or a list of blocks"),
+        ("role", "tool", "has the role 'tool': send it with the role 'user'"),
+    ],
+)
+@pytest.mark.parametrize("method", ["reply", "observe"])
+async def test_a_message_that_was_changed_is_refused_before_it_is_kept(method, field, value, problem):
+    agent = agent_of(["Hello."])
+    message = UserMsg("Hi")
+    setattr(message, field, value)
+    with pytest.raises(InvalidInputError) as caught:
+        await getattr(agent, method)(message)
+    assert problem in str(caught.value)
+    assert agent.state.context == []
+
+
 @pytest.mark.parametrize("observed", [{"role": "system", "content": "Begin."}, SystemMsg("Begin.")], ids=type)
 async def test_an_observed_system_message_counts_as_a_users(observed):
     agent = agent_of([])

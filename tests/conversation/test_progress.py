@@ -1,15 +1,14 @@
 """The phases of a reply, and the short ways that events take past its notes."""
 
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
-from agentrt.concurrency.reaper import Reaper
-from agentrt.conversation.progress import PLAIN_INSIDE, PLAIN_OUTSIDE, Origin, Phase, ReplyProgress
-from agentrt.conversation.turns import Claim
+from agentrt._runtime.concurrency.reaper import Reaper
+from agentrt._runtime.conversation.progress import PLAIN_INSIDE, PLAIN_OUTSIDE, Origin, Phase, ReplyProgress
+from agentrt._runtime.conversation.turns import Claim
 from agentrt.event import AnyEvent, ReplyEndEvent, TextBlockStartEvent, ToolCallStartEvent, ToolResultStartEvent
-from agentrt.loop.reply import _APPLY_PLAIN
-from agentrt.message import APPLY, Msg, ToolCallBlock
+from agentrt.message import Msg, ToolCallBlock
 from agentrt.state import ReplyContext
 from agentrt.tool import Toolkit
 
@@ -98,17 +97,6 @@ async def test_results_of_calls_that_were_not_sent_are_not_sent_either(progress)
     assert list(progress.fill_missing_starts([start])) == []
     start = ToolResultStartEvent("r", "2", "b")
     assert list(progress.fill_missing_starts([start])) == [start]
-
-
-@pytest.mark.parametrize("event_type", sorted(PLAIN_INSIDE, key=lambda cls: cls.__name__))
-def test_plain_events_are_applied_as_record_event_applies_them(event_type: type[Any]) -> None:
-    if event_type in APPLY:
-        assert _APPLY_PLAIN[event_type] is APPLY[event_type]
-    else:
-        message = Msg("agent", [], "assistant")
-        before = repr(message)
-        _APPLY_PLAIN[event_type](message, object.__new__(event_type))
-        assert repr(message) == before
 
 
 def test_only_ends_are_more_than_plain_content() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentrt import AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
-from agentrt.conversation.context_usage import ContextUsage
+from agentrt._runtime.conversation.context_usage import ContextUsage
 from agentrt.message import AssistantMsg, TextBlock
 from agentrt.tool import ToolContext
 from tests.loop.helpers import add, agent_of, call
@@ -21,6 +21,7 @@ FOR_HOOKS = {
         "is_internal",
         "is_seen",
         "purpose",
+        "receive",
         "ended",
         "deadline",
         "now",
@@ -246,7 +247,9 @@ async def test_an_estimate_does_not_read_the_history_again(monkeypatch: Any) -> 
     agent = agent_of(["done", *rounds, "so it is"], add, middlewares=[Estimating()], state=state)
     await agent.reply("go")
     counted: list[object] = []
-    monkeypatch.setattr("agentrt.conversation.context_usage.characters_of", lambda block: counted.append(block) or 0)
+    monkeypatch.setattr(
+        "agentrt._runtime.conversation.context_usage.characters_of", lambda block: counted.append(block) or 0
+    )
     await agent.reply("go on")
     assert len(counted) <= 4 * 21  # the call and the result of each round
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrt.conversation.step import Act, Finish, Reason, Step, Wait, hint, next_step
+from agentrt._runtime.conversation.step import Act, Finish, Reason, Step, Wait, hint, next_step
 from agentrt.message import (
     AssistantMsg,
     Base64Source,
@@ -154,7 +154,7 @@ def by_the_table(reply: ReplyContext) -> Step:
 
 
 @given(replies())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_every_reply_is_in_the_table(reply):
     assert next_step(reply) == by_the_table(reply)
 

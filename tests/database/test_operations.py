@@ -7,8 +7,8 @@ import anyio
 import pytest
 
 from agentrt import Agent
-from agentrt.database import operations
-from agentrt.database.operations import OperationQueue
+from agentrt._runtime.database import operations
+from agentrt._runtime.database.operations import OperationQueue
 from agentrt.errors import SessionIOError
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner

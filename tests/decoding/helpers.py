@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 
-from agentrt.decoding.decoder import Decoder
+from agentrt._runtime.decoding.decoder import Decoder
 from agentrt.event import AgentEvent
 from agentrt.message import (
     AssistantMsg,

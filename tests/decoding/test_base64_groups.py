@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrt import AgentState, Msg
-from agentrt.decoding.base64_groups import DataPieces
+from agentrt._runtime.decoding.base64_groups import DataPieces
 from agentrt.event import DataBlockDeltaEvent, DataBlockStartEvent, ToolResultDataDeltaEvent
 from agentrt.message import AssistantMsg, Base64Source, DataBlock
 from agentrt.model import ChatResponse, ScriptedChatModel

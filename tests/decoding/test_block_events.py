@@ -2,13 +2,17 @@
 
 import base64
 import re
+from dataclasses import replace
 from itertools import count, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt.decoding.decoder import Decoder
+from agentrt._runtime.decoding.block_events import events_of
+from agentrt._runtime.decoding.decoder import Decoder
+from agentrt._runtime.decoding.recorder import Recorder
+from agentrt._runtime.model_interface.block_comparison import is_same
 from agentrt.message import (
     Base64Source,
     ContentBlock,
@@ -17,10 +21,14 @@ from agentrt.message import (
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
+    ToolCallState,
+    ToolResultBlock,
+    ToolResultState,
     URLSource,
 )
 from agentrt.model.scripted import stream_response
 from tests.decoding.helpers import (
+    USAGE,
     at_once,
     blocks_of,
     decoder,
@@ -30,6 +38,28 @@ from tests.decoding.helpers import (
     piece,
     streamed,
 )
+
+PROVIDER = ProviderBlock("openai", "{}")
+PICTURE = DataBlock(URLSource("https://example.org/a.png", "image/png"), "a.png")
+texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+text_blocks = st.builds(TextBlock, texts, texts)
+calls = st.builds(ToolCallBlock, texts, texts, texts)
+results = st.builds(
+    ToolResultBlock,
+    texts,
+    texts,
+    st.lists(text_blocks, max_size=3, unique_by=lambda block: block.id),
+    st.sampled_from([state for state in ToolResultState if state is not ToolResultState.RUNNING]),
+    st.dictionaries(texts, texts, max_size=2),
+)
+begun_results = st.builds(ToolResultBlock, texts, texts, st.just([]), st.just(ToolResultState.RUNNING))
+
+
+@given(text_blocks | calls | results | begun_results)
+def test_a_block_is_its_events(block):
+    call = [ToolCallBlock(block.id, block.name, "{}")] if isinstance(block, ToolResultBlock) else []
+    events = [event for each in [*call, block] for event in events_of("r", each)]
+    assert message_of(events).content[-1] == block
 
 
 @given(st.binary(max_size=20), st.lists(st.integers(0, 20), max_size=3))
@@ -191,3 +221,35 @@ def test_note_replaces_a_block_that_is_too_large(kind, make):
     [note] = {block.text for block in message.get_content_blocks("text")} - {"so"}
     assert re.fullmatch(r"\[left out: .*, 10,\d\d\d characters, more than max_output allows\]", note)
     assert len(message.to_json()) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("block", "change"),
+    [
+        (TextBlock("a"), {"text": "b"}),
+        (ThinkingBlock("a", signature="s"), {"signature": None}),
+        (DataBlock(Base64Source("aGk=", "image/png"), "a.png"), {"name": "b.png"}),
+        (ProviderBlock("openai", "{}"), {"content": "[]"}),
+    ],
+    ids=lambda value: getattr(value, "type", ""),
+)
+def test_blocks_are_the_same_whatever_their_ids(block, change):
+    other = replace(block, id="another")
+    assert is_same(block, other)
+    assert not is_same(block, replace(other, **change))
+
+
+def test_a_recorder_says_which_block_an_event_ends():
+    recorder = Recorder("r", "tester")
+    ended = [block for event in at_once(last(TextBlock("a"), PROVIDER, PICTURE)) for block in recorder.record(event)]
+    assert ended == recorder.blocks
+    assert [block.type for block in ended] == ["text", "provider", "data"]
+    assert recorder.message.usage == USAGE
+
+
+def test_a_call_ends_with_its_result():
+    recorder = Recorder("r", "tester")
+    called, result = ToolCallBlock("1", "f", "{}"), ToolResultBlock("1", "f", [TextBlock("a")], ToolResultState.SUCCESS)
+    events = [*events_of("r", called), *events_of("r", result)]
+    assert [len(recorder.record(event)) for event in events] == [0] * (len(events) - 1) + [2]
+    assert recorder.blocks == [replace(called, state=ToolCallState.FINISHED), result]

@@ -120,6 +120,11 @@ def test_unknown_usage_is_none_or_marked_as_an_estimate():
         assert streamed(ChatResponse([], usage=nothing))[-1] == ModelCallEndEvent("r", None, None, created_at=0)
 
 
+def test_a_count_that_is_not_finite_is_left_out():
+    usage = ChatUsage(5, 3, float("inf"), float("nan"))
+    assert streamed(ChatResponse([], usage=usage))[-1] == ModelCallEndEvent("r", 5, 3, 0, 0, created_at=0)
+
+
 def test_usage_of_partly_counted_calls_is_marked_as_an_estimate():
     unknown, known = ModelCallEndEvent("r"), ModelCallEndEvent("r", 5, 3)
     result = [ToolCallStartEvent("r", "1", "f"), ToolResultStartEvent("r", "1", "f")]

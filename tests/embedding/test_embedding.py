@@ -1,7 +1,10 @@
 """Embedding models: what they are given, what they give, and what is wrong with it."""
 
 import socket
+import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 import anyio
@@ -55,6 +58,8 @@ async def test_a_batch_holds_no_more_tokens_than_it_may() -> None:
     long, short = "x" * 60, "y" * 16
     await model([short, short, short, long, "a", "b", "c", "d"])
     assert model.calls == [[short, short], [short], [long], ["a", "b", "c"], ["d"]]
+    await model([long, "v" * 20, "w" * 20])
+    assert model.calls[-2:] == [[long], ["v" * 20, "w" * 20]]
 
 
 async def test_no_texts_ask_nothing() -> None:
@@ -95,6 +100,12 @@ async def test_what_is_not_a_list_of_str_is_refused(texts: Any) -> None:
 def test_options_that_fit_no_model_are_refused(options: Any) -> None:
     with pytest.raises(ConfigError, match=f"HashingEmbedding.{next(iter(options))}=..."):
         HashingEmbedding(**options)
+
+
+@pytest.mark.parametrize("options", [{"dimensions": 1, "batch_size": 1}, {"dimensions": 16_000, "batch_size": 2_048}])
+def test_the_least_and_the_most_fit(options: Any) -> None:
+    model = HashingEmbedding(**options)
+    assert (model.dimensions, model.batch_size) == (options["dimensions"], options["batch_size"])
 
 
 # OpenAI's API.
@@ -159,7 +170,7 @@ async def test_a_server_that_fails_is_one_clear_error(answer: Any, kind: type[Ex
 
 @pytest.mark.parametrize("answer", [HANG, Answer([b"{", HANG])], ids=["head", "body"])
 async def test_a_server_that_hangs_times_out(answer: Any) -> None:
-    model, _ = openai_of(answer, timeouts=Timeouts(total=0.05))
+    model, _ = openai_of(answer, timeouts=Timeouts(idle=0.01, total=0.05))
     with pytest.raises(Timeout, match=r"0.05 s .total."):
         await model(["a"])
     await model.aclose()
@@ -181,6 +192,17 @@ def test_a_model_of_unknown_length_needs_dimensions() -> None:
         OpenAIEmbedding("text-embedding-3-small", api_key=KEY, batchsize=5)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("field", ["query_body", "document_body"])
+def test_fields_that_are_not_a_mapping_are_refused(field: str) -> None:
+    with pytest.raises(ConfigError, match=rf"OpenAIEmbedding\({field}=\.\.\.\)"):
+        openai_of(**{field: "query"})
+
+
+@pytest.mark.parametrize("kind", [OpenAIEmbedding, GeminiEmbedding])
+def test_an_embedding_may_take_a_minute(kind: Any) -> None:
+    assert kind("embedder", dimensions=2, api_key=KEY, base_url=URL).timeouts == Timeouts(total=60.0)
+
+
 # Without a server.
 
 
@@ -197,6 +219,33 @@ def cosine(a: Any, b: Any) -> float:
         return sum(x * y for x, y in zip(a, b, strict=True))
 
     return float(product(a, b) / (product(a, a) * product(b, b)) ** 0.5)
+
+
+async def test_the_table_of_words_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+
+    class Vectors(list[list[float]]):
+        def tolist(self) -> list[list[float]]:
+            return [*self]
+
+    class Table:
+        @classmethod
+        def load(cls, *arguments: Any, **options: Any) -> "Table":
+            loaded.append(options)
+            return cls()
+
+        def embed(self, texts: list[str], norm: bool) -> Vectors:
+            return Vectors([float(len(text))] * 64 for text in texts)
+
+    package = ModuleType("wordllama")
+    package.__spec__ = ModuleSpec("wordllama", None)
+    package.__file__ = "/packages/wordllama/__init__.py"
+    package.WordLlama = Table  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wordllama", package)
+    model = WordLlamaEmbedding(dimensions=64)
+    assert (await model(["tea", "coffee"])).embeddings == [[3.0] * 64, [6.0] * 64]
+    await model(["tea"])
+    assert [options["disable_download"] for options in loaded] == [True]
 
 
 @pytest.mark.slow  # loads the table of words

@@ -111,6 +111,10 @@ def test_a_result_without_its_call_is_a_note() -> None:
     assert "42" in messages[0]["content"]
 
 
+def test_a_user_may_have_a_result_whose_call_is_gone() -> None:
+    assert "42" in str(user_content(TextBlock("See:"), result("gone", "42")))
+
+
 def test_an_id_that_is_used_again_belongs_to_the_latest_call() -> None:
     messages = assistant_messages(call("c"), result("c", "one"), call("c"), result("c", "two"))
 

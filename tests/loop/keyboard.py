@@ -6,8 +6,8 @@ from queue import SimpleQueue
 from anyio.lowlevel import checkpoint
 from pydantic import BaseModel
 
+from agentrt._runtime.terminal.user_input import TerminalUserInput, UserInputData
 from agentrt.message import TextBlock
-from agentrt.terminal.user_input import TerminalUserInput, UserInputData
 
 
 class Keyboard:

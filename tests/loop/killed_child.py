@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 
 from agentrt import Agent, AgentState, Msg, Toolkit
-from agentrt.block import new_id
+from agentrt._runtime.block import new_id
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.model import ScriptedChatModel

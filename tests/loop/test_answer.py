@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, Msg
+from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
 from agentrt.agent import ReActConfig
 from agentrt.console import show
 from agentrt.errors import SessionIOError
@@ -17,15 +17,28 @@ from agentrt.event import (
     BlocksWithdrawnEvent,
     ConfirmResult,
     CustomEvent,
+    DataBlockDeltaEvent,
+    HintBlockEvent,
     ReplyEndEvent,
     ReplyStartEvent,
     TextBlockDeltaEvent,
     TextBlockEndEvent,
     TextBlockStartEvent,
     ThinkingBlockDeltaEvent,
+    ToolCallDeltaEvent,
+    ToolResultTextDeltaEvent,
     UserConfirmResultEvent,
 )
-from agentrt.message import AssistantMsg, Base64Source, DataBlock, TextBlock, ThinkingBlock
+from agentrt.message import (
+    BLOCKS,
+    AssistantMsg,
+    Base64Source,
+    DataBlock,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    URLSource,
+)
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.state import FileStateStore, InMemoryStateStore
 from agentrt.tool import FunctionTool
@@ -260,7 +273,7 @@ async def test_events_and_message_that_were_changed_alike_are_kept():
     assert not any(isinstance(item, BlocksWithdrawnEvent) for item in items)
 
 
-async def test_where_only_events_were_changed_the_message_is_announced():
+async def test_where_only_events_were_changed_the_message_follows():
     async def play(agent, next_handler):
         async for item in next_handler():
             if isinstance(item, TextBlockDeltaEvent):
@@ -268,7 +281,64 @@ async def test_where_only_events_were_changed_the_message_is_announced():
             yield item
 
     items = await check(lambda: agent_of(["one two"], middlewares=[OnReply(play)]))
-    assert items[-1].get_text_content() == "one two"
+    assert items[-1].get_text_content() == "ONE TWO"
+    assert not any(isinstance(item, BlocksWithdrawnEvent) for item in items)
+
+
+def with_stars(item: Any) -> Any:
+    """Put stars in the place of each secret of an event."""
+    for name in ("delta", "hint", "content"):
+        if isinstance(getattr(item, name, None), str):
+            setattr(item, name, getattr(item, name).replace("secret", "***"))
+    if isinstance(item, DataBlockDeltaEvent):
+        item.url = item.url.replace("secret", "***")
+    return item
+
+
+async def test_a_block_of_any_class_is_kept_as_it_left():
+    seen = []
+
+    async def look(word: str) -> str:
+        """Look."""
+        seen.append(word)
+        return f"a {word} found"
+
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            yield with_stars(item)
+
+    class Hints(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            if len(agent.state.reply_context.blocks) == 0:
+                yield HintBlockEvent(agent.run.id, "h", "a secret hint")
+            async for item in next_handler():
+                yield item
+
+    picture = DataBlock(URLSource("https://example.org/secret.png", "image/png"))
+    words = [ThinkingBlock("a secret thought"), TextBlock("a secret"), picture, ProviderBlock("x", '"secret"')]
+    model = ScriptedChatModel([[*words, call("1", "look", word="secret")], "done"])
+    layers = [OnReply(play), Hints()]
+    agent = Agent("t", "", model, Toolkit(tools=[look]), layers, state_store=InMemoryStateStore())
+    items = await items_of(agent)
+    kept = agent.state.context[-1]
+    assert {type(block) for block in kept.content} == set(BLOCKS)
+    assert rebuilt(items) == kept == (await agent.state_store.load(agent.state.session_id)).context[-1]
+    assert "secret" not in kept.to_json()
+    assert kept.to_json().count("***") == len(BLOCKS)
+    assert seen == ["secret"]  # the call ends with its result, and ran with what the model wrote
+    assert "secret" not in repr(model.calls[-1].messages[-1].content)
+
+
+async def test_what_a_layer_leaves_out_of_calls_and_results_is_kept():
+    async def play(agent, next_handler):
+        async for item in next_handler():
+            if not isinstance(item, (ToolCallDeltaEvent, ToolResultTextDeltaEvent)):
+                yield item
+
+    agent = looking(add, middlewares=[OnReply(play)])
+    await items_of(agent)
+    _, called, result, _ = agent.state.context[-1].content
+    assert (called.input, said(result.output)) == ('{"a": 1, "b": 2}', ["3"])
 
 
 async def test_an_answer_held_back_is_announced_with_its_message():

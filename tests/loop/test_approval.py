@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg
+from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt.agent import ReActConfig
-from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ResumeError, SessionConflict
 from agentrt.event import (
     ConfirmResult,
@@ -148,10 +148,10 @@ def expected_parts(calls: list[tuple[str, bool]]) -> list[tuple[set[str], set[st
     return parts
 
 
-@pytest.mark.parametrize("size", [2, 3])
-async def test_every_mixture_of_calls_that_run_ask_and_run_elsewhere(size):
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_every_mixture_of_calls_that_run_ask_and_run_elsewhere():
     options = list(itertools.product(KINDS, (True, False)))
-    for calls in itertools.product(options, repeat=size):
+    for calls in itertools.product(options, repeat=3):
         log: Log = []
         tools = [PathTool(f"{kind}_{safe}", log, is_concurrency_safe=safe, **KINDS[kind]) for kind, safe in set(calls)]
         written = [call(str(number), f"{kind}_{safe}", path="/a") for number, (kind, safe) in enumerate(calls, 1)]
@@ -347,8 +347,7 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("confirmed", [True, False])
-@pytest.mark.parametrize("what", FORGED)
+@pytest.mark.parametrize(("what", "confirmed"), list(zip(FORGED, itertools.cycle([True, False]), strict=False)))
 async def test_a_forged_answer_is_refused_and_the_right_one_taken(what, confirmed):
     forge, code, words = FORGED[what]
     log: Log = []

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agentrt import Agent
-from agentrt.concurrency.event_loop import checkpoint
+from agentrt._runtime.concurrency.event_loop import checkpoint
 from agentrt.message import ToolResultState
 from agentrt.middleware import GuardrailMiddleware
 from agentrt.tool import ToolContext

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
+from agentrt._runtime.conversation import context_usage
 from agentrt.agent import ContextConfig
-from agentrt.conversation import context_usage
 from agentrt.errors import AgentBusyError, ChainError, ContextOverflow, Transient
 from agentrt.event import ConfirmResult, CustomEvent, TextBlockDeltaEvent, UserConfirmResultEvent
 from agentrt.message import (
@@ -239,7 +239,7 @@ def histories(draw: Any) -> list[Msg]:
     return messages
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(histories(), st.lists(st.lists(BLOCK_SIZES, min_size=1, max_size=3), max_size=8), st.booleans())
 def test_every_request_is_well_formed(history, rounds, fails):
     calls = [[call(f"r{n}-{k}", "say", size=size) for k, size in enumerate(sizes)] for n, sizes in enumerate(rounds)]
@@ -258,7 +258,7 @@ def test_every_request_is_well_formed(history, rounds, fails):
     check_well_formed(agent.state.context)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(histories())
 def test_what_is_left_of_a_history_is_well_formed(history):
     agent = agent_with(Model([]), context=history)

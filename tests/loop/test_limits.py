@@ -37,7 +37,7 @@ def results(agent: Agent) -> list[str]:
 
 @pytest.mark.parametrize(
     ("value", "remedy"),
-    [(0, "a whole number from 1 up"), (-1, "a whole"), (1.5, "a whole"), (True, "a whole"), ("3", "a whole")],
+    [(0, "a whole number of at least 1"), (-1, "a whole"), (1.5, "a whole"), (True, "a whole"), ("3", "a whole")],
 )
 @pytest.mark.parametrize("name", ["max_iters", "max_tool_calls", "max_output", "max_depth"])
 def test_a_bad_count_is_refused_by_name_and_value(name, value, remedy):

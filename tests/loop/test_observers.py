@@ -283,7 +283,7 @@ async def test_observers_see_the_events_of_a_custom_agent():
 
 def test_explain_lists_observers_apart():
     text = agent_of(["done"], middlewares=[Audit()]).explain()
-    assert "on_wire (observers, whom no layer can keep anything from): every request" in text
+    assert "on_wire (observers; no layer can hide anything from them): every request" in text
     assert "1. Audit" not in text
 
 

@@ -93,7 +93,7 @@ def echo() -> str:
 
 
 @given(answer=responses | st.lists(responses, max_size=4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_whatever_a_model_answers_the_conversation_can_be_saved(answer):
     async def main() -> None:
         store = InMemoryStateStore()
@@ -104,7 +104,7 @@ def test_whatever_a_model_answers_the_conversation_can_be_saved(answer):
 
 
 @given(output=outputs, is_streamed=st.booleans(), is_a_layers=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_whatever_a_tool_gives_the_conversation_can_be_saved(output, is_streamed, is_a_layers):
     async def stream() -> Any:
         yield output
@@ -145,7 +145,7 @@ messages = st.builds(
 
 @given(message=messages, is_observed=st.booleans(), content=contents)
 @example(message=Msg("", "x", "user", error="\ud800"), is_observed=False, content=None)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_whatever_a_caller_gives_the_conversation_can_be_saved(message, is_observed, content):
     message.content = content if isinstance(content, (str, list)) else message.content
 

@@ -4,10 +4,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
+from agentrt import Agent, MiddlewareBase, Toolkit
 from agentrt.agent import ReActAgent
 from agentrt.errors import ChainError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolBase, ToolChoice
 from tests.loop.helpers import add, agent_of, call
@@ -23,11 +22,21 @@ async def multiply(a: int, b: int) -> int:
 class Pass(MiddlewareBase):
     """Passes on what a function makes of the tools."""
 
+    inherited = False
+
     def __init__(self, **values: Any) -> None:
         self.values = values
 
     async def on_model_call(self, agent, input_kwargs, next_handler):
         return await next_handler(**{key: make(input_kwargs) for key, make in self.values.items()})
+
+
+class Elsewhere(ToolBase):
+    """Works somewhere else."""
+
+    name = "elsewhere"
+    is_external_tool = True
+    input_schema: ClassVar = {"type": "object", "properties": {}}
 
 
 def adds(*tools: Any) -> Pass:
@@ -129,26 +138,28 @@ async def test_added_tool_replaces_the_agents_own_in_that_round():
     assert results(agent) == ["other"]
 
 
-@pytest.mark.parametrize("structured_schema", [None, {"type": "object", "properties": {}}])
-async def test_added_tool_that_asks_runs_once_the_user_agrees(structured_schema):
-    answer = [call("2", "GenerateStructuredOutput")] if structured_schema else "6"
+async def test_added_tool_that_asks_is_refused_naming_its_layer():
     layer = adds(FunctionTool(multiply, ask=True))
-    agent = agent_of([[call("1", "multiply", a=2, b=3)], answer, "6"], add, middlewares=[layer])
-    question = await agent.reply("go", structured_schema)
-    confirmed = [ConfirmResult(True, block) for block in question.get_content_blocks("tool_call")]
-    await agent.reply(UserConfirmResultEvent(question.id, confirmed))
-    assert results(agent)[0] == "6"
+    agent = agent_of([[call("1", "multiply", a=2, b=3)], "sorry"], add, middlewares=[layer])
+    await agent.reply("go")
+    [text] = results(agent)
+    assert "it would have to wait for an answer, and Pass added it to one request only" in text
+    assert text.endswith("add it in on_tools.")
 
 
-async def test_added_tool_that_waited_is_missing_in_another_process():
-    agent = agent_of(
-        [[call("1", "multiply", a=2, b=3)], "sorry"], add, middlewares=[adds(FunctionTool(multiply, ask=True))]
-    )
-    question = await agent.reply("go")
-    other = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
-    confirmed = [ConfirmResult(True, block) for block in question.get_content_blocks("tool_call")]
-    await other.reply(UserConfirmResultEvent(question.id, confirmed))
-    assert results(other)[0].startswith("The tool 'multiply' does not exist")
+async def test_added_tool_of_an_outside_program_is_refused_at_once():
+    layer = adds(Elsewhere())
+    agent = agent_of([[call("1", "elsewhere")], "sorry"], add, middlewares=[layer])
+    await agent.reply("go")
+    assert "add it in on_tools" in results(agent)[0]
+
+
+async def test_added_agent_that_asks_is_refused_at_once():
+    inner = agent_of([[call("1", "add", a=1, b=2)], "3"], FunctionTool(add, ask=True))
+    layer = adds(inner.as_tool("Adds.", name="adder"))
+    agent = agent_of([[call("1", "adder", query="1 + 2")], "sorry"], middlewares=[layer])
+    await agent.reply("go")
+    assert "add it in on_tools" in results(agent)[0]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from agentrt import Agent, AgentState
-from agentrt.concurrency.event_loop import checkpoint
+from agentrt._runtime.concurrency.event_loop import checkpoint
 from agentrt.message import TextBlock
 from agentrt.model import ChatModelBase, ChatResponse
 

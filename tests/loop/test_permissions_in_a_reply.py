@@ -500,3 +500,23 @@ def test_no_tool_runs_without_approval_of_exactly_that_input(backend, calls, rul
     denied = [rule for rule in agent.state.permission_context.rules if rule.behavior is DENY]
     for name, path in log:
         assert not any(rule.tool_name in (name, "*") and rule.rule_content in (None, path, "/*") for rule in denied)
+
+
+async def test_layers_decide_on_the_arguments_that_the_tool_gets():
+    """Converted, and with defaults filled in: what is decided on is what runs."""
+    seen: list[object] = []
+
+    class Watch(MiddlewareBase):
+        async def on_check_permission(self, agent, input_kwargs, next_handler):
+            seen.append(input_kwargs["tool_input"])
+            input_kwargs["tool_input"]["to"].append("everybody")
+            return await next_handler()
+
+    async def send(to: list[str], limit: float = 5) -> str:
+        """Send."""
+        return f"{to} {limit}"
+
+    agent = agent_of([[call("1", "send", to=["bob"])], "done"], send, middlewares=[Watch()])
+    await agent.reply("go")
+    assert seen == [{"to": ["bob", "everybody"], "limit": 5}]
+    assert agent.state.context[-1].get_content_blocks("tool_result")[0].output[0].text == "['bob'] 5"

@@ -483,7 +483,7 @@ plays = st.builds(
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@settings(max_examples=120, deadline=None, database=None)
+@settings(max_examples=60, deadline=None, database=None)
 @given(plays)
 def test_the_events_and_the_message_of_a_reply_say_the_same(backend, play):
     anyio.run(play.run, backend=backend)

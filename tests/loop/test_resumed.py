@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
-from agentrt.conversation.progress import Phase
+from agentrt._runtime.conversation.progress import Phase
 from agentrt.errors import InvalidInputError, ResumeError
 from agentrt.event import (
     AgentEvent,
@@ -254,6 +254,7 @@ async def test_a_reply_that_is_resumed_again_asks_again():
 
 
 @LAYERS
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_listener_rebuilds_the_message_after_any_crash(layers):
     for cut in range(1, await events_of_a_life(layers) + 1):
         listener = Listener()

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase
+from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt.agent import ReActConfig
-from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import ResumeError
 from agentrt.event import (
     AgentEvent,
@@ -19,8 +19,8 @@ from agentrt.event import (
     UserConfirmResultEvent,
     UserInterruptEvent,
 )
-from agentrt.message import TextBlock, ToolResultBlock
-from agentrt.state import FileStateStore
+from agentrt.message import Msg, TextBlock, ToolResultBlock
+from agentrt.state import FileStateStore, InMemoryStateStore
 from tests.loop.helpers import agent_of, call, items_of
 from tests.loop.parked import Log, PathTool, elsewhere, results_of
 
@@ -199,6 +199,19 @@ async def test_interrupt_leaves_nothing_that_waits(way: str) -> None:
     else:
         agent.interrupt()
     assert agent.waiting() is None
+
+
+@pytest.mark.parametrize("layered", [False, True])
+async def test_interrupt_while_the_questions_message_is_read_is_saved(layered: bool) -> None:
+    store = InMemoryStateStore()
+    tool = PathTool("write", [], ask=True)
+    agent = agent_of([[WRITE]], tool, state_store=store, middlewares=[Passing()] * layered)
+    async with agent.reply_stream("go", yield_final_msg=True) as stream:
+        async for item in stream:
+            if isinstance(item, Msg):
+                assert agent.interrupt()
+    assert agent.waiting() is None
+    assert await store.load(agent.state.session_id) == agent.state
 
 
 async def test_state_of_an_older_version_has_its_question_unnumbered() -> None:

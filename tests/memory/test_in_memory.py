@@ -44,6 +44,13 @@ async def test_messages_of_every_kind_come_back_from_a_state():
     assert other.state_dict() == memory.state_dict()
 
 
+async def test_a_message_that_could_not_be_loaded_is_not_saved():
+    memory = await filled()
+    memory.content[1][0].name = 5
+    with pytest.raises(SessionUnserializable, match="message 1 of a memory"):
+        memory.state_dict()
+
+
 async def test_state_from_before_marks_and_summaries_is_loaded():
     memory, other = await filled(), InMemoryMemory()
     await other.update_compressed_summary("of another conversation")

@@ -52,6 +52,13 @@ async def test_a_message_that_is_known_by_its_id_is_added_once(memory):
     assert await texts(memory, "again") == ["new"]
 
 
+async def test_a_message_that_was_removed_can_be_added_again(memory):
+    await fill(memory)
+    await memory.delete(["four"])
+    await memory.add([message("four"), message("four")])
+    assert await texts(memory) == ["one", "two", "three", "four"]
+
+
 async def test_duplicates_are_added_where_they_are_wanted(memory):
     await fill(memory)
     await memory.add([message("one"), message("one")], allow_duplicates=True)
@@ -184,6 +191,7 @@ async def test_the_revision_says_how_many_messages_were_added(memory):
     before = await memory.read_revision()
     await fill(memory)
     await memory.add(message("one"))
+    await memory.update_compressed_summary("so far")
     assert await memory.read_revision() == before + 4
     await memory.delete(["one"])
     assert await memory.read_revision() > before + 4

@@ -18,6 +18,7 @@ from agentrt import Agent, Msg
 from agentrt.errors import RateLimited
 from agentrt.memory import LongTermMemoryBase
 from agentrt.middleware import (
+    AgentHooksMiddleware,
     Budget,
     BudgetMiddleware,
     CacheMiddleware,
@@ -27,6 +28,7 @@ from agentrt.middleware import (
     GuardrailMiddleware,
     HookMiddleware,
     HumanApprovalMiddleware,
+    InformationFlowMiddleware,
     KeepLastMiddleware,
     LoggingMiddleware,
     LongTermMemoryMiddleware,
@@ -53,7 +55,7 @@ from agentrt.middleware import (
 )
 from agentrt.rag import KnowledgeBase, SQLiteTextStore
 from agentrt.testing import ScriptedChatModel, check_middleware
-from agentrt.tool import ToolResponse
+from agentrt.tool import ToolFlow, ToolResponse
 
 
 class Notes(LongTermMemoryBase):
@@ -103,7 +105,13 @@ def budget(**options: Any) -> MiddlewareBase:
     )
 
 
+class AllowAll:
+    def intercept(self, context: dict[str, Any]) -> dict[str, Any]:
+        return {"decision": "allow"}
+
+
 SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
+    AgentHooksMiddleware: lambda: AgentHooksMiddleware([AllowAll()]),
     BudgetMiddleware: budget,
     CacheMiddleware: lambda: CacheMiddleware(tools={"look": 60}, max_entries=4),
     CircuitBreakerMiddleware: lambda: CircuitBreakerMiddleware(3),
@@ -116,6 +124,7 @@ SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
     ToolSelectorMiddleware: lambda: ToolSelectorMiddleware(1),
     TrimToolResultsMiddleware: lambda: TrimToolResultsMiddleware(20, keep_last=0),
     HumanApprovalMiddleware: lambda: HumanApprovalMiddleware({"*": lambda arguments: False}),
+    InformationFlowMiddleware: lambda: InformationFlowMiddleware({"*": ToolFlow(trusted_output=True)}),
     ModelRouterMiddleware: lambda: ModelRouterMiddleware(lambda agent, messages: None, {"other": "rules"}),
     RefusalMiddleware: lambda: RefusalMiddleware(ScriptedChatModel(repeat("spare"), model="second")),
     ToolEmulatorMiddleware: lambda: ToolEmulatorMiddleware("rules", tools=["no_such_tool"]),

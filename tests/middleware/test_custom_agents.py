@@ -15,6 +15,7 @@ from agentrt.errors import MiddlewareConfigError
 from agentrt.memory import LongTermMemory
 from agentrt.message import ToolCallBlock
 from agentrt.middleware import (
+    AgentHooksMiddleware,
     Budget,
     BudgetMiddleware,
     CacheMiddleware,
@@ -24,6 +25,7 @@ from agentrt.middleware import (
     GuardrailMiddleware,
     HookMiddleware,
     HumanApprovalMiddleware,
+    InformationFlowMiddleware,
     KeepLastMiddleware,
     LoggingMiddleware,
     LongTermMemoryMiddleware,
@@ -60,6 +62,7 @@ class Echo(AgentBase):
 
 
 AROUND_REPLIES = {
+    AgentHooksMiddleware,
     TracingMiddleware,
     LoggingMiddleware,
     RedactionMiddleware,
@@ -73,6 +76,7 @@ AROUND_STEPS = [
     CompressionMiddleware(),
     DynamicContextMiddleware("It is late."),
     GuardrailMiddleware(output=lambda value, agent: None),
+    InformationFlowMiddleware(),
     HumanApprovalMiddleware({"pay": True}),
     KeepLastMiddleware(),
     ModelFallbackMiddleware(ScriptedChatModel(["other"])),
@@ -107,6 +111,7 @@ def test_a_middleware_that_would_never_run_is_refused(layer: MiddlewareBase):
 
 
 ONLY_IN_A_LOOP: list[Callable[[], MiddlewareBase]] = [
+    AgentHooksMiddleware,
     lambda: LongTermMemoryMiddleware(LongTermMemory(SQLiteTextStore(":memory:")), owner="ann"),
     lambda: RAGMiddleware(KnowledgeBase("handbook", "How we work.", SQLiteTextStore(":memory:"))),
 ]

@@ -10,11 +10,12 @@ import pytest
 
 import agentrt.middleware
 from agentrt import Agent
-from agentrt.chain.order import must_wrap, reason_to_wrap
+from agentrt._runtime.chain.order import must_wrap, reason_to_wrap
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import HOOKS, arrange
 from agentrt.memory import LongTermMemory
 from agentrt.middleware import (
+    AgentHooksMiddleware,
     Budget,
     BudgetMiddleware,
     CacheMiddleware,
@@ -23,6 +24,7 @@ from agentrt.middleware import (
     DynamicContextMiddleware,
     GuardrailMiddleware,
     HumanApprovalMiddleware,
+    InformationFlowMiddleware,
     KeepLastMiddleware,
     LoggingMiddleware,
     LongTermMemoryMiddleware,
@@ -79,6 +81,7 @@ ROWS: list[list[MiddlewareBase]] = [
     [GuardrailMiddleware(input=passes, output=passes, tool_call=passes, tool_result=passes)],
     [BudgetMiddleware(reply=Budget(tokens=5))],
     [HumanApprovalMiddleware(["pay"]), RedactionMiddleware()],
+    [InformationFlowMiddleware()],
     [CacheMiddleware()],
     [ModelFallbackMiddleware(second()), RefusalMiddleware(second())],
     [RetryMiddleware()],
@@ -88,11 +91,12 @@ ROWS: list[list[MiddlewareBase]] = [
 ]
 # Those that wrap only the running of tools have a shorter order of their own.
 TOOL_ROWS: list[list[MiddlewareBase]] = [
-    *ROWS[:6],
+    *ROWS[:7],
     [ToolErrorMiddleware("pay", "It failed.")],
     [ToolRetryMiddleware()],
     [ToolEmulatorMiddleware(second())],
 ]
+OUTERMOST = {"AgentHooksMiddleware"}  # outside of all others, by its position
 ANYWHERE = {"HookMiddleware", "TimingMiddleware", "UsageMiddleware"}
 
 
@@ -106,7 +110,10 @@ def pairs(rows: list[list[MiddlewareBase]]) -> list[tuple[MiddlewareBase, Middle
     return [(outer, inner) for outer, inner in found if hooks_of(outer) & hooks_of(inner)]
 
 
-FREE = {("CacheMiddleware", "ToolErrorMiddleware")}  # only results of tools that did not fail are kept
+FREE = {
+    ("CacheMiddleware", "ToolErrorMiddleware"),  # only results of tools that did not fail are kept
+    ("HumanApprovalMiddleware", "InformationFlowMiddleware"),  # each asks, and neither answers the other
+}
 CONSTRAINED = {
     names: pair
     for pair in [*pairs(ROWS), *pairs(TOOL_ROWS)]
@@ -119,28 +126,26 @@ def agent_of(*layers: MiddlewareBase) -> Agent:
     return Agent("a", model=ScriptedChatModel([]), middlewares=list(layers))
 
 
-@pytest.mark.parametrize("names", CONSTRAINED, ids="-".join)
-def test_two_that_meet_in_a_hook_have_one_order(names: tuple[str, str]) -> None:
-    outer, inner = CONSTRAINED[names]
-    agent_of(outer, inner)
-    with pytest.raises(MiddlewareConfigError) as refused:
-        agent_of(inner, outer)
-    reason = reason_to_wrap(outer, inner)
-    assert reason
-    assert f"({reason})" in str(refused.value)
-    assert "put " in str(refused.value)
+def test_two_that_meet_in_a_hook_have_one_order() -> None:
+    for outer, inner in CONSTRAINED.values():
+        agent_of(outer, inner)
+        with pytest.raises(MiddlewareConfigError) as refused:
+            agent_of(inner, outer)
+        reason = reason_to_wrap(outer, inner)
+        assert reason, (outer, inner)
+        assert f"({reason})" in str(refused.value)
+        assert "put " in str(refused.value)
 
 
-@pytest.mark.parametrize("names", CONSTRAINED, ids="-".join)
-def test_explain_gives_the_reason_at_both_layers(names: tuple[str, str]) -> None:
-    outer, inner = CONSTRAINED[names]
-    reason = reason_to_wrap(outer, inner)
-    description = json.loads(agent_of(outer, inner).explain("json"))
-    meeting = [hook["layers"] for hook in description["hooks"] if len(hook["layers"]) == 2]
-    assert meeting
-    for layers in meeting:
-        assert layers[0]["because"] == [f"wraps {names[1]}: {reason}"]
-        assert layers[1]["because"] == [f"inside {names[0]}: {reason}"]
+def test_explain_gives_the_reason_at_both_layers() -> None:
+    for names, (outer, inner) in CONSTRAINED.items():
+        reason = reason_to_wrap(outer, inner)
+        description = json.loads(agent_of(outer, inner).explain("json"))
+        meeting = [hook["layers"] for hook in description["hooks"] if len(hook["layers"]) == 2]
+        assert meeting, names
+        for layers in meeting:
+            assert layers[0]["because"] == [f"wraps {names[1]}: {reason}"]
+            assert layers[1]["because"] == [f"inside {names[0]}: {reason}"]
 
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "production_stack.py"
@@ -170,7 +175,9 @@ def test_no_two_of_the_example_can_be_swapped_against_an_order(places: tuple[int
     right = arrange(swapped)
     agent_of(*right)
     order = ", ".join(type(layer).__name__ for layer in right)
-    assert text.endswith(f"the correct order is {order}, and agentrt.middleware.arrange(middlewares) returns it")
+    assert text.endswith(
+        f"agentrt.middleware.arrange(middlewares) returns the correct order, write: middlewares=[{order}]"
+    )
 
 
 def test_only_approval_has_more_than_one_place_in_the_example() -> None:
@@ -194,7 +201,13 @@ def test_every_order_has_a_reason() -> None:
         assert bool(reason_to_wrap(outer, inner)) == must_wrap(outer, inner)
 
 
+def test_the_outermost_stands_outside_of_all_others() -> None:
+    for layer in ALL:
+        with pytest.raises(MiddlewareConfigError, match="AgentHooksMiddleware"):
+            agent_of(layer, AgentHooksMiddleware())
+
+
 def test_every_middleware_that_ships_has_a_place() -> None:
     shipped: set[Any] = {getattr(agentrt.middleware, name) for name in agentrt.middleware.__all__}
     classes = {cls for cls in shipped if isinstance(cls, type) and issubclass(cls, MiddlewareBase)} - {MiddlewareBase}
-    assert {cls.__name__ for cls in classes} - ANYWHERE == {type(layer).__name__ for layer in ALL}
+    assert {cls.__name__ for cls in classes} - ANYWHERE - OUTERMOST == {type(layer).__name__ for layer in ALL}

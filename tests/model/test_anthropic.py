@@ -41,7 +41,7 @@ from agentrt.model import AnthropicChatModel, ChatResponse, ClaudeRules
 from agentrt.model.claude import CLAUDE_RULES, rules_of
 from agentrt.model.remote import Timeouts
 from agentrt.state import AgentState
-from agentrt.types import ChatUsage, ToolChoice
+from agentrt.types import ChatUsage, DeferredSchema, ToolChoice
 from tests.loop.helpers import add, items_of
 from tests.model.wire_anthropic import (
     CUT,
@@ -104,6 +104,16 @@ async def body_for(tool_choice: ToolChoice | None = None, messages: list[Msg] = 
 def message(*content: Event, reason: str = "end_turn", **counts: int | None) -> Reply:
     body = {"id": "msg_1", "type": "message", "role": "assistant", "content": list(content)}
     return Reply({**body, "stop_reason": reason, "usage": usage(output_tokens=5, **counts)})
+
+
+async def test_deferred_tools_come_with_the_search_and_without_marks():
+    def schema(name):
+        return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+
+    body = await body_for(tools=[schema("first"), DeferredSchema(schema("second"))], cache="auto")
+    parts = [(tool["name"], "defer_loading" in tool, "cache_control" in tool) for tool in body["tools"]]
+    assert parts == [("first", False, False), ("second", True, False), ("tool_search_tool_bm25", False, True)]
+    assert body["tools"][2]["type"] == "tool_search_tool_bm25_20251119"
 
 
 async def test_a_stream_gives_its_pieces_and_then_the_whole():

@@ -9,7 +9,8 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from agentrt import Agent, Toolkit
-from agentrt.decoding.answer_form import AnswerForm
+from agentrt._runtime.decoding.answer_form import AnswerForm
+from agentrt._runtime.schema import Validator
 from agentrt.errors import ConfigError, ModelError, Rejected
 from agentrt.event import ToolCallDeltaEvent
 from agentrt.message import HintBlock, UserMsg
@@ -17,7 +18,6 @@ from agentrt.model import AnthropicChatModel, ChatModelBase, OpenAIChatModel, Qu
 from agentrt.model.anthropic import _DIALECT
 from agentrt.model.claude import CLAUDE_RULES
 from agentrt.model.openai import STRICT_SCHEMAS
-from agentrt.tool.json_schema.compiler import CompiledSchema
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, ToolChoice
 from tests.loop.helpers import add
 from tests.model import wire_anthropic, wire_openai
@@ -477,5 +477,5 @@ def test_a_translation_is_a_schema_and_changes_nothing_given(kind):
     schema = AnswerForm(kind).schema
     before = json.dumps(schema)
     for dialect in (STRICT_SCHEMAS, _DIALECT):
-        CompiledSchema(dialect.translate(schema))
+        Validator(dialect.translate(schema))
     assert json.dumps(schema) == before

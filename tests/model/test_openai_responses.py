@@ -560,6 +560,12 @@ async def test_reasoning_that_cannot_go_back_has_no_signature() -> None:
         assert bool(thinking.signature) is has_signature
 
 
+@pytest.mark.parametrize("kept", ["{", "5", "[]", "{}", '{"id": 5}'])
+def test_a_signature_without_the_id_of_reasoning_stays_out(kept: str) -> None:
+    message = AssistantMsg("a", [ThinkingBlock("Hm.", signature=f"openai:{kept}"), TextBlock("Hello")])
+    assert format_openai_responses([message]) == format_openai_responses([AssistantMsg("a", "Hello")])
+
+
 async def test_open_reasoning_goes_back_as_it_came() -> None:
     item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
     (answer,) = await ask(model_of(json_of({**WHOLE, "output": [item]}), stream=False)[0])
@@ -606,7 +612,7 @@ async def test_tools_of_openai_are_offered_beside_those_of_the_agent() -> None:
         ({"verbosity": ["low"]}, r"verbosity=\.\.\.\) must be a str"),
         ({"parallel_tool_calls": "no"}, r"parallel_tool_calls=\.\.\.\) must be a bool"),
         ({"stop": ["x"]}, "'stop'"),
-        ({"background": True}, "an answer is awaited here"),
+        ({"background": True}, "no parameter .background."),
         ({"extra_body": {"background": True}}, "'background'.* leave it out"),
     ],
 )

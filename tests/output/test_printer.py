@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrt._runtime.output.printer import AudioPlayer, Printer
+from agentrt._runtime.output.screen import Screen
 from agentrt.message import (
     AssistantMsg,
     Base64Source,
@@ -32,7 +34,6 @@ from agentrt.message import (
     ToolResultState,
     URLSource,
 )
-from agentrt.output.printer import AudioPlayer, Printer
 
 PICTURE = base64.b64encode(b"x" * 1000).decode()
 
@@ -410,6 +411,13 @@ def test_without_a_standard_output_nothing_happens(monkeypatch):
     Printer().show(message(TextBlock("a")), True)
 
 
+def test_a_screen_without_a_stream_shows_nothing():
+    screen = Screen()
+    screen.use(None)
+    screen.put(("bot", 1), "bot: ", "a")
+    screen.flush()
+
+
 # Streams that do not want it
 
 
@@ -549,6 +557,7 @@ def test_only_what_is_new_of_a_sound_is_decoded():
         Counted.handled, part = 0, Counted(whole[:end])
         printer.show(msg, False, sound(part))
         assert Counted.handled < 1_000
+        assert len(studio.players[0].sound()) == min(end, len(whole)) // 4 * 3
     printer.show(msg, True)
     assert studio.players[0].sound() == data
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrt._runtime.output.queue import MessageQueue
 from agentrt.errors import ConfigError
-from agentrt.output.queue import MessageQueue
 
 
 async def settled() -> None:
@@ -242,7 +242,7 @@ def test_a_queue_needs_no_event_loop_and_no_closing():
 
 @pytest.mark.parametrize("maxsize", [0, -1, 1.5, True, None, "5"])
 def test_a_size_that_is_none_is_refused_with_its_value(maxsize):
-    with pytest.raises(ConfigError, match="whole number from 1 up, not") as caught:
+    with pytest.raises(ConfigError, match="whole number of at least 1, not") as caught:
         MessageQueue(maxsize)
     assert repr(maxsize) in str(caught.value)
 

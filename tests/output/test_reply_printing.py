@@ -10,13 +10,13 @@ import pytest
 from pydantic import BaseModel
 
 from agentrt import Agent, AgentBase, MiddlewareBase, Msg
+from agentrt._runtime.output import reply_printing
+from agentrt._runtime.output.queue import MessageQueue
 from agentrt.errors import AgentBusyError, Transient
 from agentrt.event import ConfirmResult, TextBlockDeltaEvent, UserConfirmResultEvent
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ScriptedChatModel
-from agentrt.output import reply_printing
-from agentrt.output.queue import MessageQueue
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool
 from tests.loop.helpers import add, agent_of, call, items_of

@@ -161,7 +161,7 @@ contents = st.sampled_from([None, "", "a", "b", "*", "a*", "?", "?b", "[*]", "*b
 rules = st.builds(PermissionRule, st.sampled_from(["run", "r*", "*", "???", "walk", ""]), contents, behaviors)
 tools = st.builds(Run, st.sampled_from(list(BY_ANSWER)), is_read_only=st.booleans())
 commands = st.text("ab*", max_size=3)
-check_many = settings(max_examples=500, deadline=None, database=None)
+check_many = settings(max_examples=150, deadline=None, database=None)
 
 
 @check_many
@@ -196,7 +196,7 @@ def covered(given_rules: list[PermissionRule], behavior: PermissionBehavior, for
     return all(by_form) if behavior is ALLOW else any(by_form)
 
 
-@check_many
+@settings(check_many, max_examples=500)
 @given(tools, st.lists(rules, max_size=6), st.sampled_from(MODES), commands, st.none() | commands)
 def test_a_decision_is_that_of_the_reference_model(tool, given_rules, mode, written, effective) -> None:
     forms = (written, written if effective is None else effective)

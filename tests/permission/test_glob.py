@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agentrt.permission.glob import escape, matches
 
-check_many = settings(max_examples=1000, deadline=None, database=None)
+check_many = settings(max_examples=300, deadline=None, database=None)
 tokens = st.sampled_from(["a", "b", "*", "?", "[*]", "[?]", "[", "]", "\n"])
 texts = st.text("ab*?[]\n", max_size=12)
 plain = st.tuples(st.text("ab*?", max_size=8), st.text("ab", max_size=8))
@@ -32,6 +32,7 @@ def fits(pattern: str, text: str) -> bool:
 @example(("*ab*ba*", "aaba"))
 @example(("*a?*b", "ab"))
 @example(("*a?b*", "aabb"))
+@example(("a*ab*", "abb"))
 @example(("[[*]]", "[*]"))
 def test_pattern_matches_what_exhaustive_search_finds(both: tuple[str, str]) -> None:
     pattern, text = both

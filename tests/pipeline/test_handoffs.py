@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
-from agentrt.errors import AgentBusyError, ConfigError, ResumeError
+from agentrt.errors import AgentBusyError, ConfigError, InvalidInputError, ResumeError
 from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.formatter.anthropic import format_anthropic
 from agentrt.formatter.openai import format_openai
@@ -293,6 +293,19 @@ async def test_question_of_any_speaker_waits_and_is_answered() -> None:
     answer = await team.reply(yes)
     assert (answer.name, answer.get_text_content()) == ("one", "one again")
     assert speakers(team.state) == ["user", "one", "two", "one"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_wrong_input_is_refused_at_the_call_and_changes_nothing(streamed: bool) -> None:
+    team = shop()
+    await team.reply("I paid twice.")
+    before = team.state.model_dump_json()
+    with pytest.raises(InvalidInputError, match="or a list of these, not 7"):
+        if streamed:
+            team.reply_stream(7)  # type: ignore[arg-type]
+        else:
+            await team.reply(7)  # type: ignore[call-overload]
+    assert team.state.model_dump_json() == before
 
 
 @pytest.mark.parametrize("streamed", [False, True])

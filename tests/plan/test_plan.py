@@ -50,6 +50,16 @@ def test_finishing_a_subtask_starts_the_next_open_one():
     assert plan.subtasks[0].finished_at is not None
 
 
+def test_a_subtask_is_added_and_revised_at_its_index():
+    plan = plan_of("in_progress", "todo")
+    plan.add_subtask(1, SubTask("between", "d", "e"))
+    plan.add_subtask(3, SubTask("last", "d", "e"))
+    plan.revise_subtask(0, SubTask("first", "words", "result"))
+    assert [subtask.name for subtask in plan.subtasks] == ["first", "between", "step 1", "last"]
+    first = plan.subtasks[0]
+    assert (first.description, first.expected_outcome, first.state) == ("words", "result", "in_progress")
+
+
 def test_finishing_the_last_subtask_starts_nothing():
     plan = plan_of("done", "in_progress")
     assert plan.finish_subtask(1, "42") is None

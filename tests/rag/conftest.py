@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrt.block import new_name
+from agentrt._runtime.block import new_name
 from agentrt.rag import PgVectorStore, SQLiteTextStore, StoreBase
 from tests.postgres_server import PostgresServer, server_with_vectors
 

@@ -142,8 +142,9 @@ async def test_a_text_in_another_encoding_is_read_if_it_is_named(tmp_path: Path)
     with pytest.raises(ReaderError, match=r"notes.txt' is not in utf-8, see byte \d: name its encoding"):
         await knowledge_base().add(path)
     knowledge = knowledge_base(readers=[TextReader(encoding="gb18030")])
-    await knowledge.add(path)
+    assert await knowledge.add(path)
     assert await documents_found(knowledge, "月亮") == [path.as_posix()]
+    assert not await knowledge.add(path)
 
 
 BAD_FILES = {
@@ -167,6 +168,12 @@ async def test_a_file_that_cannot_be_read_is_named(name: str, tmp_path: Path) ->
     with pytest.raises(ReaderError, match=f"{name}.*{message}"):
         await knowledge.add(tmp_path / name)
     assert await knowledge.documents() == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-13", None, "\0"])
+def test_an_encoding_that_does_not_exist_is_refused(encoding: Any) -> None:
+    with pytest.raises(ConfigError, match=r"encoding=\.\.\.\) must be the name of an encoding"):
+        TextReader(encoding=encoding)
 
 
 def test_a_missing_package_is_named_when_a_reader_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

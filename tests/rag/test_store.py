@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrt.database.sqlite import SQLiteDatabase
-from agentrt.errors import ConfigError, StoreError, UnknownKeywordError
+from agentrt._runtime.database.sqlite import SQLiteDatabase
+from agentrt.errors import ConfigError, StoreError
 from agentrt.rag import SQLiteTextStore, StoreBase, StoredText
 
 
@@ -340,11 +340,6 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         SQLiteTextStore(tmp_path / "none" / "texts.db")
 
 
-def test_a_keyword_of_another_library_is_answered_with_ours() -> None:
-    with pytest.raises(UnknownKeywordError, match="path"):
-        SQLiteTextStore(db_path="x.db")  # type: ignore[call-arg]
-
-
 async def test_a_file_that_is_not_a_database_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("no database " * 100)
@@ -378,7 +373,7 @@ async def test_tables_of_a_newer_version_are_left_alone(tmp_path: Path) -> None:
 
 
 async def test_a_locked_database_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentrt.database.sqlite._MAX_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("agentrt._runtime.database.sqlite._MAX_LOCK_SECONDS", 0.05)
     store = SQLiteTextStore(tmp_path / "texts.db")
     await store.write("ann", [TEA])
     other = sqlite3.connect(tmp_path / "texts.db", isolation_level=None)
@@ -410,12 +405,12 @@ async def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def short_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentrt.database.sqlite._MAX_DATABASE_SECONDS", 0.05)
-    monkeypatch.setattr("agentrt.database.operations._EXTRA_WAIT", 0.05)
+    monkeypatch.setattr("agentrt._runtime.database.sqlite._MAX_DATABASE_SECONDS", 0.05)
+    monkeypatch.setattr("agentrt._runtime.database.operations._EXTRA_WAIT", 0.05)
 
 
 async def test_time_of_a_write_grows_with_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentrt.database.sqlite._MAX_DATABASE_SECONDS", 0.01)
+    monkeypatch.setattr("agentrt._runtime.database.sqlite._MAX_DATABASE_SECONDS", 0.01)
     texts = [StoredText(str(number), "Green tea.") for number in range(1_000)]
     await SQLiteTextStore(tmp_path / "texts.db").write("ann", texts)
     monkeypatch.undo()
@@ -430,8 +425,8 @@ def database_at(path: Path | str) -> SQLiteDatabase:
 
 
 async def test_a_question_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentrt.database.sqlite._MAX_DATABASE_SECONDS", 0.05)
-    monkeypatch.setattr("agentrt.database.operations._EXTRA_WAIT", 60)  # it stops by itself
+    monkeypatch.setattr("agentrt._runtime.database.sqlite._MAX_DATABASE_SECONDS", 0.05)
+    monkeypatch.setattr("agentrt._runtime.database.operations._EXTRA_WAIT", 60)  # it stops by itself
     database = database_at(tmp_path / "texts.db")
     with pytest.raises(StoreError, match=r"Test could not read .*texts\.db': it took more than 0\.05 seconds"):
         await database.read(lambda connection: connection.execute(COUNT_FOR_EVER).fetchall())

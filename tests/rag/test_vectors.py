@@ -1,6 +1,5 @@
 """One suite for what every store does with vectors, and what is found by words and vectors at once."""
 
-import builtins
 import logging
 import pickle
 import signal
@@ -13,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt.block import new_name
+from agentrt._runtime.block import new_name
 from agentrt.embedding import EmbeddingResponse
 from agentrt.errors import ConfigError, ModelError, StoreError, Transient, UsageError
 from agentrt.memory import LongTermMemory
@@ -155,14 +154,7 @@ async def test_a_store_in_memory_is_given_its_embedding_first() -> None:
 
 @pytest.mark.parametrize("name", ["apsw", "sqlite_vec"])
 def test_a_missing_package_is_named_when_the_object_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    imported = builtins.__import__
-
-    def refuse(module: str, *rest: Any, **options: Any) -> Any:
-        if module == name:
-            raise ImportError(name)
-        return imported(module, *rest, **options)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=r'pip install "agentrt.rag."'):
         KnowledgeBase("k", "d", SQLiteTextStore(":memory:"), embedding=HashingEmbedding())
 
@@ -221,6 +213,16 @@ async def test_a_document_is_found_by_what_it_means(store: StoreBase) -> None:
     hits = await knowledge.search("fast automobile", score_threshold=0.5)
     assert [hit.document for hit in hits] == ["cars"]
     assert 0.5 < hits[0].score <= 1
+
+
+@pytest.mark.parametrize("store", ["pgvector"], indirect=True)
+async def test_a_server_keeps_each_version_of_a_text_once(store: StoreBase) -> None:
+    for text in ("Green tea.", "Green tea.", "Black tea."):
+        await store.write("ann", [StoredText("tea", text), StoredText("coast", "She swam.")])
+    assert [text.id for text in await store.list_texts("ann")] == ["tea", "coast"]
+    old, new = await store.history("ann", "tea")
+    assert (old.text, new.text, new.ended_at) == ("Green tea.", "Black tea.", None)
+    assert old.ended_at == new.created_at
 
 
 async def test_what_both_rankings_have_comes_first(store: StoreBase) -> None:
@@ -311,6 +313,14 @@ class WordsOnly:
 def test_a_store_without_vectors_is_refused(make: Any) -> None:
     with pytest.raises(ConfigError, match="needs a store that keeps vectors"):
         make()
+
+
+def test_a_store_for_words_alone_takes_no_embedding() -> None:
+    class WordStore(SQLiteTextStore):
+        use_vectors = StoreBase.use_vectors
+
+    with pytest.raises(ConfigError, match="WordStore keeps no vectors: leave the embedding out"):
+        knowledge_base(WordStore(":memory:"), HashingEmbedding())
 
 
 def test_what_is_not_an_embedding_is_refused(store: StoreBase) -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from agentrt import AgentState
 from agentrt.event import ReplyResumedEvent
+from agentrt.message import Msg
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner, events
 from agentrt.runner.events import EventLog, ReplyLog
+from agentrt.state import InMemoryStateStore
 from tests.runner.conftest import make_agent, rebuild, work
 
 WORDS = " ".join(f"word{number}" for number in range(30))
@@ -117,3 +119,41 @@ async def test_any_number_of_followers_see_the_same(sqlite):
                 group.start_soon(follow, events, number * 0.001)
     assert {rebuild(events).get_text_content() for events in seen} == {WORDS}
     assert len({events[-1].seq for events in seen}) == 1
+
+
+async def test_a_reply_that_begins_wakes_its_own_followers_alone():
+    log, woken = EventLog(60.0), []
+
+    async def follow(reply_id: str) -> None:
+        await log.wait_for_opening("s", reply_id, float("inf"))
+        woken.append(reply_id)
+
+    async with anyio.create_task_group() as group:
+        for reply_id in ("a", "b", "a"):
+            group.start_soon(follow, reply_id)
+        await anyio.wait_all_tasks_blocked()
+        log.open("s", Msg("assistant", [], "assistant", id="a"), 0)
+        await anyio.wait_all_tasks_blocked()
+        assert woken == ["a", "a"]
+        group.cancel_scope.cancel()
+
+
+async def test_many_followers_together_look_no_more_often(monkeypatch):
+    pauses: list[float] = []
+
+    class LookedEnough(Exception):
+        pass
+
+    async def wait(log: EventLog, session_id: str, reply_id: str, seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 20:
+            raise LookedEnough
+
+    monkeypatch.setattr(EventLog, "awaited", 1_000)
+    monkeypatch.setattr(EventLog, "wait_for_opening", wait)
+    async with Runner(make_agent(), InMemoryStateStore()) as runner:
+        handle = await runner.submit("s", "Hi!")  # and nothing works
+        with pytest.raises(LookedEnough):
+            async for _ in handle.events():
+                pass
+    assert (pauses[0], pauses[-1]) == (0.1, 20.0)

@@ -82,7 +82,7 @@ def test_name_of_a_schedule_is_its_own():
 
 
 async def test_missed_times_are_made_up_for_once(sqlite):
-    queue = SQLiteQueue(sqlite.path)
+    queue = SQLiteQueue(sqlite.path, max_per_owner=9)
     await sqlite.migrate()
     await queue.open()
     await queue.note_tick("s", time_ns() - 10 * 3600 * SECOND)

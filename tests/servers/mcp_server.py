@@ -34,7 +34,21 @@ if MODE == "schemas":
         "explosive": {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}},
         "draft": {"type": "object", "$schema": 5},
         "untyped": {"type": "object", "properties": {"a": 5}},
+        "doubled": {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/d0"}},
+            "$defs": {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(30)} | {"d30": {}},
+        },
         "recursive": {"type": "object", "properties": {"next": {"$ref": "#"}}, "additionalProperties": False},
+        "odd": {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "id": "https://example.com/odd",
+            "properties": {
+                "to": {"format": "email", "pattern": r"^(?!\.)(?!.*\.\.)[\w.-]*@"},
+                "at": {"id": "at", "format": "moon", "minimum": 4, "exclusiveMinimum": True},
+                "any": {},
+            },
+        },
     }  # type: ignore[assignment]
     tools = {name: {"name": name, "inputSchema": schema} for name, schema in tools.items()}
 if MODE == "long":

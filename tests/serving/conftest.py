@@ -1,6 +1,7 @@
 """Applications and their clients: in memory, on both event loops, and on a port of this machine."""
 
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -59,9 +60,9 @@ async def serve(agent: Any, **options: Any) -> AsyncIterator[httpx2.AsyncClient]
 
 
 @contextmanager
-def run_server(app: Any) -> Iterator[str]:
+def run_server(app: Any, *, http: Any = "auto", ws: Any = "none") -> Iterator[str]:
     """Serve the application on a free port, in a thread, and return its URL."""
-    config = uvicorn.Config(app, port=0, log_level="warning", ws="none", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(app, http=http, ws=ws, port=0, log_level="warning", timeout_graceful_shutdown=1)
     sock = config.bind_socket()
     sock.listen()  # a client that is faster than the thread waits in line
     server = uvicorn.Server(config)
@@ -72,6 +73,26 @@ def run_server(app: Any) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
+
+
+def open_socket(url: str, request: str) -> socket.socket:
+    """Connect, and send the first lines of the head of a request."""
+    host, port = url.removeprefix("http://").split(":")
+    client = socket.socket()
+    # Small, so that the server notices soon that nobody reads.
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(20)
+    client.connect((host, int(port)))
+    client.sendall(f"{request}\r\nHost: {host}:{port}\r\n".encode())
+    return client
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Return what comes until the server closes the connection."""
+    parts = []
+    while part := client.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
 
 
 def read_stream(text: str) -> list[tuple[str, Any]]:

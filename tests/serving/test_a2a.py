@@ -163,7 +163,10 @@ async def test_question_is_answered_by_the_next_message(words, said):
         asked = await ask(client, "call pay")
         assert asked.status.state == INPUT_REQUIRED
         text, data = asked.status.message.parts
-        assert text.text == 'This needs your approval:\n- pay {}\nAnswer "yes", or "no" and why.'
+        assert (
+            text.text
+            == 'This needs your approval:\n- pay {} (pay asks before each call)\nAnswer "yes", or "no" and why.'
+        )
         assert data.data.struct_value["asks"] == "approval"
         # What is neither yes nor no, or a yes with a condition, decides nothing: the task asks again.
         for unclear in ("Perhaps", "yes, but only 5"):
@@ -299,10 +302,10 @@ async def test_tasks_of_another_owner_are_not_there():
                 await call
         with pytest.raises(TaskNotFoundError):
             await bob.get_task(GetTaskRequest(id="nothing~here"))
+        # The context of that id is his own.
         mine = message("Hello")
         mine.message.context_id = asked.context_id
-        with pytest.raises(InvalidParamsError, match="this context does not exist"):
-            await stream(bob, mine)
+        await stream(bob, mine)
         assert await ann.get_task(GetTaskRequest(id=asked.id)) == asked
 
 
@@ -347,7 +350,6 @@ REFUSED: list[tuple[Any, int, str]] = [
     (send(messageId=""), -32602, "messageId"),
     (send(role="ROLE_AGENT"), -32602, "role"),
     (send(parts=[]), -32602, "parts"),
-    (send(parts=[{"text": "x"}] * 101), -32602, "1 to 100"),
     (send(parts=[{"text": "a", "data": {}}]), -32602, "parts[0]"),
     (send(parts=[{"text": " "}]), -32602, "not empty"),
     (send(parts=[{"data": {"a": 1}}]), -32602, "not empty"),

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from agentrt import Agent
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
+from agentrt.serving import Limits
 from agentrt.serving.app import _HTTP_CODES
+from agentrt.serving.owners.owner import _PLACE_REFUSALS
 from agentrt.serving.submission import _RESUME_MESSAGES
 from agentrt.tool import FunctionTool
 from tests.documents import ROOT
@@ -55,10 +58,11 @@ def show(value: Any, indent: int = 0) -> str:
 
 
 def without_chance(text: str) -> str:
-    """Replace what differs each time: times, and ids that are made."""
+    """Replace what differs each time: times, sizes with them, and ids that are made."""
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", TIME, text)
     text = re.sub(r'"created": \d{10}', '"created": 1769860800', text)
     text = re.sub(r'"revision": \d{16}', '"revision": 1769860800000000', text)
+    text = re.sub(r'"size": \d{3,4}\b', '"size": 1411', text)
     text = re.sub(r"(?<=chatcmpl-)\w{22}\b", "FN2FBTsKrBZzRuHnKKE3Ui", text)
     return re.sub(r"\b[0-9a-f]{24}\b", "0123456789abcdef01234567", text)
 
@@ -90,6 +94,7 @@ async def test_page_of_routes_shows_what_is_answered(anyio_backend):
 def codes_in_source() -> set[str]:
     """Return the codes that are written in the source: in calls, and in tables."""
     codes = {*(code for code, _ in _HTTP_CODES.values()), *_RESUME_MESSAGES, "invalid_request"}
+    codes.update(code for code, *_ in _PLACE_REFUSALS.values())
     for path in (ROOT / "agentrt" / "serving").glob("**/*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             name = call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
@@ -105,3 +110,9 @@ def test_page_has_all_codes_and_no_others():
     section = page.partition("\n## Errors\n")[2].partition("\n## ")[0]
     codes = {code for line in section.splitlines() if line.startswith("| ") for code in re.findall(r"`(\w+)`", line)}
     assert codes == codes_in_source()
+
+
+def test_page_has_every_limit_with_its_default():
+    page = (ROOT / "docs" / "how-to" / "server-limits.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", page, re.MULTILINE))
+    assert rows == {field.name: f"{field.default:,.0f}" for field in fields(Limits)}

@@ -1,5 +1,6 @@
 """Questions of `UserAgent`s over HTTP: asked in this process and from another one, and answered there."""
 
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
 from agentrt import Msg, UserAgent
+from agentrt._runtime.schema import Validator
 from agentrt.errors import ConfigError, InputEnded
 from agentrt.serving import BearerTokens, RemoteUserInput, StudioUserInput, create_app
 from tests.runner.conftest import make_agent
@@ -169,3 +171,17 @@ async def test_half_of_a_surrogate_pair_is_listed_and_answered():
         assert rb'"agent_name":"\ud83d"' in (await client.get("/api/inputs")).content
         assert (await client.post(place, content=rb'{"text": "\ud83d"}', headers=half)).status_code == 200
         assert rb'"text":"\ud83d"' in (await client.get(f"{place}/answer")).content
+
+
+async def test_open_question_keeps_its_schema_and_nothing_compiled():
+    def validators() -> int:
+        return sum(type(thing) is Validator for thing in gc.get_objects())
+
+    schema = {"type": "object", "properties": {"city": {"pattern": "^[A-Z]"}}}
+    async with serve(make_agent()) as client:
+        before = validators()
+        asked = await client.post("/api/inputs", json={"agent_id": "1", "agent_name": "user", "schema": schema})
+        place = f"/api/inputs/{asked.json()['input_id']}"
+        assert code_of(await client.post(place, json={"values": {"city": "ulm"}})) == (400, "invalid_answer")
+        assert validators() == before
+        assert (await client.post(place, json={"values": {"city": "Ulm"}})).status_code == 200

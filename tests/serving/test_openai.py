@@ -113,7 +113,7 @@ def test_question_is_text_with_its_url(stream):
         else:
             text = answer.choices[0].message.content
         place = f"{plain.base_url}/studio#agent=assistant&session=chat%2F"
-        assert text.startswith(f"This needs your approval:\n- pay {{}}\nAnswer at {place}")
+        assert text.startswith(f"This needs your approval:\n- pay {{}} (pay asks before each call)\nAnswer at {place}")
         session = plain.get(f"/api/sessions/{text.rpartition('session=')[2]}").json()
         question = session["waiting"]
         path = f"/api/sessions/{session['session_id']}/replies"

@@ -1,7 +1,6 @@
 """What a server lets nobody do: one attack, and one limit, at a time."""
 
 import json
-import socket
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -18,7 +17,7 @@ from agentrt.runner import Runner
 from agentrt.serving import BearerTokens, Limits, create_app
 from agentrt.state import InMemoryStateStore
 from tests.runner.conftest import approved_pay, make_agent
-from tests.serving.conftest import open_client, read_stream, rebuild, run_server, serve
+from tests.serving.conftest import open_client, open_socket, read_all, read_stream, rebuild, run_server, serve
 
 REPLIES = "/api/sessions/s1/replies"
 SSE = {"Accept": "text/event-stream"}
@@ -85,6 +84,7 @@ async def test_server_takes_only_so_many_requests():
     async with serve_waiting(Limits(connections=1)) as (client, ann):
         refused = await client.get("/api/sessions", headers=ann)
         assert code_of(refused) == (503, "busy")
+        assert refused.json()["error"]["limit"] == "connections"
         assert refused.headers["retry-after"] == "1"
 
 
@@ -102,21 +102,6 @@ async def test_full_queue_says_when_to_come_back():
             assert code_of(refused) == (503, "queue_full")
             assert int(refused.headers["retry-after"]) >= 1
         gate.open()
-
-
-async def test_session_of_another_owner_is_not_there_for_any_protocol():
-    tokens = BearerTokens({"ann-token": "ann", "bob-token": "bob"})
-    async with serve(make_agent(), auth=tokens) as client:
-        ann, bob = ({"Authorization": f"Bearer {name}-token"} for name in ("ann", "bob"))
-        body = {"model": "assistant", "session_id": "s1", "messages": [{"role": "user", "content": "Hi"}]}
-        assert (await client.post("/v1/chat/completions", json=body, headers=ann)).status_code == 200
-        for path, sent in (
-            ("/v1/chat/completions", body),
-            ("/agui", {"threadId": "s1", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "Hi"}]}),
-            (REPLIES, {"input": "Hi"}),
-        ):
-            assert code_of(await client.post(path, json=sent, headers=bob)) == (404, "no_session")
-        assert len((await client.get("/api/sessions/s1", headers=ann)).json()["messages"]) == 2
 
 
 @pytest.mark.parametrize("breaker", ["%0d%0aX-Evil:%201", "%0a", "%00", "%e2%80%a8"])
@@ -207,43 +192,6 @@ async def test_token_is_in_no_log(caplog):
             await client.post("/v1/chat/completions", json={"model": "none"}, headers=headers)
     assert "4711" not in caplog.text
     assert "4711" not in repr(tokens)
-
-
-def open_socket(url: str, request: str) -> socket.socket:
-    host, port = url.removeprefix("http://").split(":")
-    client = socket.socket()
-    # Small, so that the server notices soon that nobody reads.
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.settimeout(20)
-    client.connect((host, int(port)))
-    client.sendall(f"{request}\r\nHost: {host}:{port}\r\n".encode())
-    return client
-
-
-def read_all(client: socket.socket) -> bytes:
-    parts = []
-    while part := client.recv(65536):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def test_slow_body_is_given_up():
-    with run_server(create_app(make_agent(), limits=Limits(body_seconds=0.2))) as url:
-        with open_socket(url, f"POST {REPLIES} HTTP/1.1") as client:
-            client.sendall(b'Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"input"')
-            response = read_all(client)
-        assert response.startswith(b"HTTP/1.1 408 ")
-        assert b'"too_slow"' in response
-
-
-def test_large_body_is_refused_while_it_comes():
-    with run_server(create_app(make_agent(), limits=Limits(body_bytes=1000))) as url:
-        with open_socket(url, f"POST {REPLIES} HTTP/1.1") as client:
-            # No length is told, and the end never comes.
-            client.sendall(b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
-            client.sendall(b"400\r\n" + b" " * 1024 + b"\r\n")
-            response = read_all(client)
-        assert response.startswith(b"HTTP/1.1 413 ")
 
 
 def test_reader_that_stalls_is_cut_and_may_come_back(caplog):

@@ -13,11 +13,13 @@ import pytest
 import trio
 
 from agentrt import Agent
+from agentrt.errors import ConfigError
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
-from agentrt.runner import Runner
+from agentrt.runner import Runner, supervisor
+from agentrt.runner.sqlite_queue import SQLiteQueue
 from agentrt.serving import Limits, create_app
-from agentrt.state import SQLiteStore
+from agentrt.state import InMemoryStateStore, SQLiteStore
 from tests.runner.conftest import work
 from tests.serving.conftest import PATIENCE, WORDS, halfway_agent, read_stream, rebuild, run_server, serve
 
@@ -78,6 +80,64 @@ async def test_reader_continues_where_the_reply_does_not_run(tmp_path):
         [answer] = answers
         assert (answer.status_code, read_stream(answer.text)[-1][1]["status"]) == (200, "completed")
         assert rebuild(read_stream(answer.text)).get_text_content() == "".join(WORDS)
+
+
+def test_server_says_that_a_worker_failed_until_it_works_again(monkeypatch, caplog):
+    claim, has_failed, may_continue = SQLiteQueue.claim, threading.Event(), threading.Event()
+    delays: list[float] = []
+
+    async def fail_until_told(queue: SQLiteQueue, worker: str) -> Any:
+        if may_continue.is_set():
+            return await claim(queue, worker)
+        raise RecursionError("the password is hunter2")
+
+    async def wait(delay: float, stopping: anyio.Event) -> None:
+        delays.append(delay)
+        if len(delays) == 3:
+            has_failed.set()
+            await anyio.to_thread.run_sync(may_continue.wait, PATIENCE, abandon_on_cancel=True)
+
+    monkeypatch.setattr(SQLiteQueue, "claim", fail_until_told)
+    monkeypatch.setattr(supervisor, "_wait", wait)
+    app = create_app(Agent("assistant", "", ScriptedChatModel(["Hello."])))
+    with run_server(app) as url, httpx2.Client(base_url=url, timeout=PATIENCE) as client:
+        assert has_failed.wait(PATIENCE)
+        unready = client.get("/readyz")
+        assert (unready.status_code, client.get("/healthz").status_code) == (503, 200)
+        assert unready.json() == {"status": "no_worker", "reason": "the worker failed: RecursionError"}
+        begun = client.post("/api/sessions/s1/replies", json={"input": "Hi"})  # which is stored
+        assert begun.status_code == 202
+        may_continue.set()
+        assert read_stream(client.get(begun.json()["events"]).text)[-1][1]["status"] == "completed"
+        assert (client.get("/readyz").status_code, delays) == (200, [1, 2, 4])
+    assert "hunter2" not in caplog.text
+
+
+def test_application_outlives_a_worker_that_cannot_be_mended(monkeypatch, caplog):
+    async def refuse(queue: SQLiteQueue, worker: str) -> Any:
+        raise ConfigError("choose another name")
+
+    async def expire(store: InMemoryStateStore) -> int:
+        if delays:
+            is_expired.set()
+            return 0
+        raise OSError("the password is hunter2")
+
+    async def wait(delay: float, stopping: anyio.Event) -> None:
+        delays.append(delay)
+
+    is_expired, delays = threading.Event(), list[float]()
+    monkeypatch.setattr(SQLiteQueue, "claim", refuse)
+    monkeypatch.setattr(InMemoryStateStore, "expire", expire)
+    monkeypatch.setattr(supervisor, "_wait", wait)
+    app = create_app(Agent("assistant", "", ScriptedChatModel(["Hello."])))
+    with run_server(app) as url, httpx2.Client(base_url=url, timeout=PATIENCE) as client:
+        assert is_expired.wait(PATIENCE)
+        assert client.get("/api/sessions").status_code == 200
+        while (readiness := client.get("/readyz")).status_code == 200:
+            time.sleep(0.01)
+        assert readiness.json()["reason"] == "the worker failed: ConfigError"
+    assert "hunter2" not in caplog.text
 
 
 SAYS = {"role": "user", "content": "Hi"}

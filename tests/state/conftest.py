@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt.block import new_name
+from agentrt._runtime.block import new_name
 from agentrt.state import FileStateStore, InMemoryStateStore, PostgresStore, RedisStore, SQLiteStore
 from tests.middleware.redis_server import RedisServer
 from tests.postgres_server import PostgresServer

@@ -105,7 +105,7 @@ ACTIONS = [
 
 
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 8)), max_size=30))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_saved_rows_are_the_state_whatever_was_edited(steps):
     rows, state = Rows(), AgentState(session_id="s")
     for number, (action, index) in enumerate([*steps, ("save", 0)]):
@@ -134,7 +134,7 @@ def test_saved_rows_are_the_state_whatever_was_edited(steps):
 
 
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS[:12]), st.integers(0, 8)), max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_only_what_follows_the_first_difference_is_written(steps):
     rows, state = Rows(), AgentState(session_id="s", context=[new_message(number) for number in range(6)])
     rows.save(state)

@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt.database import operations
+from agentrt._runtime.database import operations
 from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionVersion, StateError
 from agentrt.message import UserMsg
 from agentrt.state import AgentState, FileStateStore, file, file_store

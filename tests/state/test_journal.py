@@ -224,7 +224,7 @@ async def test_zeros_that_a_power_loss_left_at_the_end_are_dropped(tmp_path):
 
 
 @given(position=st.floats(0, 1, exclude_max=True), byte=st.integers(1, 255))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_flip_anywhere_is_refused_and_the_file_kept(tmp_path_factory, position, byte):
     directory = tmp_path_factory.getbasetemp() / "flips"
     if not directory.exists():

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt.database import operations
+from agentrt._runtime.database import operations
 from agentrt.errors import SessionConflict, SessionIOError
 from agentrt.message import UserMsg
 from agentrt.state import AgentState, PostgresStore, RedisStore

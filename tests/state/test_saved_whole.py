@@ -193,7 +193,7 @@ def test_what_is_loaded_is_the_state_whatever_was_done(steps):
 
 @pytest.mark.slow
 @given(st.lists(_steps, min_size=10, max_size=30))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_what_is_loaded_is_the_state_in_many_conversations(steps):
     check_steps(steps)
 

@@ -129,7 +129,7 @@ async def test_database_that_was_started_again_is_connected_again():
 @pytest.mark.slow
 @when_redis_fails
 async def test_redis_that_hangs_is_given_up(monkeypatch):
-    from agentrt.database import operations
+    from agentrt._runtime.database import operations
 
     server = RedisServer()
     try:

@@ -1,5 +1,6 @@
 """What stores say about their sessions: lists, forks, expiry."""
 
+import os
 import time
 from collections.abc import Callable
 from copy import copy, deepcopy
@@ -23,6 +24,7 @@ from agentrt.state import (
     memory_store,
 )
 from agentrt.state.database import sqlite
+from agentrt.state.file import hash_name
 from agentrt.tool import FunctionTool, Toolkit
 from tests.state.conftest import checked_before_the_database
 
@@ -81,6 +83,49 @@ async def test_list_says_what_is_saved(store):
     assert (info.session_id, info.revision, info.messages) == ("s", state.revision, 2)
     assert (info.status, info.labels) == ("idle", {"owner": "ann"})
     assert 1_600_000_000 < info.created_at / 1e9 <= info.updated_at / 1e9 < 10_000_000_000
+
+
+async def test_a_session_is_described_as_a_list_does(store):
+    for session_id in IDS:
+        await store.save(AgentState(session_id=session_id, context=[UserMsg("Hi!")], labels={"owner": "ann"}))
+    assert [await store.describe(session_id) for session_id in sorted(IDS)] == (await store.list()).sessions
+    await store.delete("a")  # with which other ids begin
+    for missing in ("a", "a/", "nobody", "\ud7ff"):
+        assert await store.describe(missing) is None
+
+
+async def test_size_follows_what_a_session_holds(store):
+    async def size() -> int:
+        info = await store.describe("s")
+        assert (await store.list(prefix="s")).sessions[0] == info
+        return info.size
+
+    state = AgentState(session_id="s")
+    await store.save(state)
+    assert 0 < await size() < 5_000
+    texts = ["x" * 30_000, "y" * 10, "z" * 30_000]
+    for text in texts:
+        before = await size()
+        state.context.append(UserMsg(text))
+        await store.save(state)
+        assert len(text) <= await size() - before < len(text) + 5_000
+    if not isinstance(store, FileStateStore):  # its journal has what was said until it is written anew
+        del state.context[1:]
+        await store.save(state)
+        assert 30_000 < await size() < 40_000
+    await store.delete("s")
+    await store.save(AgentState(session_id="s"))
+    assert await size() < 5_000
+
+
+async def test_files_of_other_sessions_stay_closed_for_one(tmp_path, monkeypatch):
+    store, opened = FileStateStore(tmp_path), []
+    for number in range(20):
+        await store.save(AgentState(session_id=str(number)))
+    open_file = os.open
+    monkeypatch.setattr(os, "open", lambda path, *options: opened.append(path) or open_file(path, *options))
+    info = await store.describe("7")
+    assert (info.session_id, opened) == ("7", [tmp_path / f"{hash_name('7')}.state"])
 
 
 async def test_copy_of_a_store_in_use_has_the_same_sessions(store):
@@ -289,5 +334,5 @@ def test_ttl_that_is_not_a_time_is_refused(tmp_path, ttl):
         lambda ttl: FileStateStore(tmp_path, ttl=ttl),
         lambda ttl: SQLiteStore("x", ttl=ttl),
     ):
-        with pytest.raises(ConfigError, match=r"ttl=\.\.\.\) must be seconds"):
+        with pytest.raises(ConfigError, match=r"ttl=\.\.\.\) must be a number of seconds above 0"):
             make(ttl=ttl)

@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentrt.database import operations
+from agentrt._runtime.database import operations
 from agentrt.errors import ConfigError, SessionConflict, SessionCorrupt, SessionIOError, SessionVersion
 from agentrt.message import UserMsg
 from agentrt.state import AgentState, SQLiteStore

@@ -14,8 +14,8 @@ from anyio.from_thread import start_blocking_portal
 from anyio.lowlevel import checkpoint
 from pydantic import BaseModel, SecretStr
 
+from agentrt._runtime.terminal.user_input import TerminalUserInput
 from agentrt.errors import InputEnded, InvalidInputError
-from agentrt.terminal.user_input import TerminalUserInput
 from tests.loop.keyboard import Keyboard, asked, text_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -286,7 +286,7 @@ def test_a_question_of_an_ended_event_loop_leaves_its_line():
 FORKED = """
 import os, sys, threading, warnings
 import anyio
-from agentrt.terminal.user_input import TerminalUserInput
+from agentrt._runtime.terminal.user_input import TerminalUserInput
 warnings.simplefilter("ignore")  # of forking with threads
 parent, reading = os.getpid(), threading.Event()
 def read_line():

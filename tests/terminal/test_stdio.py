@@ -1,5 +1,6 @@
 """Questions on standard input: piped, and at a terminal."""
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 
 import termios
 
+from agentrt._runtime.terminal.stdio import echo_off
 from tests.console.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +21,7 @@ PATIENCE = 60.0  # seconds; only a failure waits that long
 CHILD = """
 import anyio, sys
 from pydantic import BaseModel, SecretStr
-from agentrt.terminal.user_input import TerminalUserInput
+from agentrt._runtime.terminal.user_input import TerminalUserInput
 from agentrt.errors import InputEnded
 class Login(BaseModel):
     user: str
@@ -68,6 +70,12 @@ def test_piped_lines_are_read_one_by_one_to_the_end():
 def test_piped_bytes_of_another_encoding_cost_no_line():
     shown = piped("for _ in range(3): await ask()", b"caf\xe9\ntwo\nthree", "asyncio")
     assert shown == "> HEARD 'caf\\ufffd'\n> HEARD 'two'\n> HEARD 'three'\n"
+
+
+def test_without_a_terminal_there_is_no_echo_to_hide(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
+    with echo_off():
+        assert sys.stdin.read() == "secret\n"
 
 
 def test_an_unanswered_question_does_not_keep_the_program_alive():

@@ -3,7 +3,7 @@
 import copy
 import pickle
 
-from agentrt.terminal.user_input import TerminalUserInput
+from agentrt._runtime.terminal.user_input import TerminalUserInput
 from tests.loop.keyboard import Keyboard, asked, text_of
 
 

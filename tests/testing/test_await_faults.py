@@ -14,7 +14,7 @@ import trio
 
 import agentrt.testing
 from agentrt import Agent, MiddlewareBase, Toolkit
-from agentrt.loop import delivery
+from agentrt._runtime.loop import delivery
 from agentrt.message import TextBlock
 from agentrt.testing import FAULTS, InMemoryStateStore, ScriptedChatModel, ToolLog, check_every_suspension
 from agentrt.tool import ToolResponse

@@ -224,7 +224,7 @@ async def test_detectors_redact_a_cassette(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", r"is damaged \(JSONDecodeError\): record anew"),
+        ("", r"is damaged \(JSONDecodeError\): record it again"),
         ("[]", "is damaged"),
         ("{}", "is damaged"),
         ('{"format": 1, "calls": [{}]}', "is damaged"),

@@ -28,7 +28,7 @@ from agentrt.testing import (
 from agentrt.testing.kit import growth
 from agentrt.testing.kit.isolation import put_two_in_one_agent
 from agentrt.testing.kit.session import KitRun
-from agentrt.tool import ToolResponse
+from agentrt.tool import FunctionTool, ToolResponse
 
 WHO: ContextVar[str] = ContextVar("who")
 WHO.set("nobody")
@@ -38,6 +38,33 @@ class NeverCallsNext(MiddlewareBase):
     async def on_reply(self, agent, input_kwargs, next_handler):
         for event in ():
             yield event
+
+
+class AddsToolThatAsks(MiddlewareBase):
+    inherited = False
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        if agent.run.is_internal:
+            return await next_handler()
+        return await next_handler(tools=[*input_kwargs["tools"], FunctionTool(look_up, ask=True)])
+
+
+class AddsToolForTheRound(MiddlewareBase):
+    async def on_tools(self, agent, current_tools):
+        others = [tool for tool in current_tools if tool.name != "look_up"]  # of another instance, say
+        return [*others, FunctionTool(look_up, ask=True)]
+
+
+class ShoutsAtContent(MiddlewareBase):
+    inherited = False
+
+    async def on_content(self, agent, content):
+        return content.with_text(content.text + "!")
+
+
+async def look_up(word: str) -> str:
+    """Look a word up."""
+    return word
 
 
 class CallsWithoutIterating(MiddlewareBase):
@@ -261,6 +288,8 @@ class AnswersOnlyStreams(MiddlewareBase):
 
 
 class LeavesATask(MiddlewareBase):
+    inherited = False
+
     async def on_model_call(self, agent, input_kwargs, next_handler):
         start_a_task(anyio.Event().wait)
         return await next_handler()
@@ -293,6 +322,8 @@ class MixesCallsUp(MiddlewareBase):
 
 
 class SwallowsItWhereItDecides(MiddlewareBase):
+    inherited = False
+
     async def on_check_permission(self, agent, input_kwargs, next_handler):
         with suppress(BaseException):
             await anyio.lowlevel.checkpoint()
@@ -315,6 +346,10 @@ def start_a_task(main: Callable[[], Any]) -> None:
 
 SCOPE = "yields inside an open cancel scope or task group, whose deadline and failures then hit its reader"
 BAD = [
+    (
+        AddsToolThatAsks,
+        r"the tool 'look_up', which it added in on_model_call, may have to wait for an answer.*: add it in on_tools",
+    ),
     (
         NeverCallsNext,
         r"left alone, with a plain question:\n.*NeverCallsNext\.on_reply ended with nothing, but its last item must be",
@@ -417,12 +452,16 @@ async def check(middleware):
 
 
 class AnswersItself(MiddlewareBase):
+    inherited = False
+
     async def on_model_call(self, agent, input_kwargs, next_handler):
         return ChatResponse([TextBlock("I know that without a model.")])
 
 
 class Remembers(MiddlewareBase):
     """Gives the answers that were given before."""
+
+    inherited = False
 
     def __init__(self):
         self.known = {}
@@ -438,6 +477,8 @@ class Remembers(MiddlewareBase):
 
 
 class AsksTwice(MiddlewareBase):
+    inherited = False
+
     async def on_model_call(self, agent, input_kwargs, next_handler):
         with suppress(ValueError):
             await next_handler()
@@ -445,6 +486,8 @@ class AsksTwice(MiddlewareBase):
 
 
 class SaysNo(MiddlewareBase):
+    inherited = False
+
     async def on_acting(self, agent, input_kwargs, next_handler):
         yield ToolResponse([TextBlock("No tools today.")])
 
@@ -496,6 +539,8 @@ class CountsThoseWhoLeave(MiddlewareBase):
 
 
 class Calculates(MiddlewareBase):
+    inherited = False
+
     async def on_model_call(self, agent, input_kwargs, next_handler):
         assert Decimal(1) / Decimal(4) < 1
         return await next_handler()
@@ -554,6 +599,8 @@ async def test_compression_calls_the_model_in_the_kit():
     asked = []
 
     class Listens(MiddlewareBase):
+        inherited = False
+
         async def on_model_call(self, agent, input_kwargs, next_handler):
             asked.append(agent.run.is_internal)
             return await next_handler()
@@ -630,6 +677,8 @@ class LosesTheUsage(MiddlewareBase):
 
 class PromptsByWhatItKeeps(MiddlewareBase):
     """Tells the model what it must not: what is in the instance, and lost when another one goes on."""
+
+    rewrites = ("system",)
 
     def __init__(self):
         self.replies = 0
@@ -725,6 +774,8 @@ class GuardsBadly(MiddlewareBase):
 
 class GuardsAnswers(MiddlewareBase):
     """Says something else where the model says a word, but not if it streams."""
+
+    inherited = False
 
     async def on_model_call(self, agent, input_kwargs, next_handler):
         response = await next_handler()
@@ -828,3 +879,8 @@ async def test_what_is_done_to_events_of_another_reply_is_reported(middleware, w
 @pytest.mark.slow
 async def test_counting_the_events_of_its_own_reply_is_not_reported():
     assert not (await check_middleware(CountsItsOwnEvents, faults=[])).problems
+
+
+@pytest.mark.parametrize(("layer", "faults"), [(AddsToolForTheRound, ["cancel"]), (ShoutsAtContent, [])])
+async def test_layers_of_tools_and_content_pass(layer: type[MiddlewareBase], faults: list[Any]) -> None:
+    await check_middleware(layer, faults=faults, every=25)

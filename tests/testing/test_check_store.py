@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -205,6 +206,29 @@ class SkipsAtPageEnds(InMemoryStateStore):
         return SessionPage(page.sessions, following.sessions[0].session_id)
 
 
+class DescribesTheFirst(InMemoryStateStore):
+    async def describe(self, session_id: str) -> SessionInfo | None:
+        page = await self.list(prefix=session_id, limit=1)
+        return page.sessions[0] if page.sessions else None
+
+
+class DescribesFromMemory(InMemoryStateStore):
+    async def describe(self, session_id: str) -> SessionInfo | None:
+        self.known = getattr(self, "known", {})
+        info = await super().describe(session_id)
+        return info and self.known.setdefault(session_id, info)
+
+
+class SaysOneSize(InMemoryStateStore):
+    async def list(self, **options: Any) -> SessionPage:
+        page = await super().list(**options)
+        return replace(page, sessions=[replace(info, size=1_000) for info in page.sessions])
+
+    async def describe(self, session_id: str) -> SessionInfo | None:
+        info = await super().describe(session_id)
+        return info and replace(info, size=1_000)
+
+
 class KeepsOldLabels(InMemoryStateStore):
     async def save(self, state: AgentState) -> None:
         labels = dict(state.labels)
@@ -283,6 +307,11 @@ class ListsExpired(ExpiringStore):
         return SessionPage([SessionInfo(each, 1, 1, 1, 1) for each in ids])
 
 
+class DescribesExpired(ExpiringStore):
+    async def describe(self, session_id: str) -> SessionInfo | None:
+        return SessionInfo(session_id, 1, 1, 1, 1) if session_id in self.saved else None
+
+
 class ExpiresAll(ExpiringStore):
     async def expire(self) -> int:
         count = await super().expire()
@@ -302,6 +331,7 @@ EXPIRING: dict[type[ExpiringStore], str] = {
     ExpiresInTheMiddle: "a session has expired that was saved again within its ttl",
     SavesOverExpired: "took a state of a session that has expired, without SessionConflict",
     ListsExpired: r"list\(\) has sessions that have expired",
+    DescribesExpired: r"describe\(\) gives .* for a session that has expired",
     ExpiresAll: r"expire\(\) has removed a session that had not expired",
     CountsNothing: r"expire\(\) has removed 0 sessions, though one had expired",
 }
@@ -405,7 +435,7 @@ FAULTY: dict[type, str] = {
     SavesHalf: "a cancelled save is done whole or not at all.*a part of the state",
     WrongOrder: "every edit of the history is saved",
     AppendsOnly: "every edit of the history is saved",
-    RevisionsComeBack: "a deleted session is not saved over.*which has begun again",
+    RevisionsComeBack: "a deleted session is not saved over.*that was created again",
     SavesOverDeleted: "a deleted session is not saved over.*a state of a session that was deleted",
     SetsTheRevisionFirst: "has changed the revision of the state",
     LoadsOneObject: "give states that share something",
@@ -414,6 +444,9 @@ FAULTY: dict[type, str] = {
     ForksShareRows: "a fork has the finished messages and shares nothing",
     ForksTheReply: "a fork has a reply in progress",
     DeletesForks: "a fork outlives the session that it comes from",
+    DescribesTheFirst: "describe says of a session what a list says: .* for a session that was never saved",
+    DescribesFromMemory: "describe says of a session what a list says: .* of a session, and list",
+    SaysOneSize: "describe says of a session what a list says: .* size 1000 with a long message, and 1000 without",
     SkipsAtPageEnds: "a list has every session once",
     KeepsOldLabels: r"load\(\) gives another state",
 }
@@ -434,10 +467,10 @@ async def test_store_that_is_not_right_is_found(faulty):
 async def test_store_with_save_and_load_alone_passes_what_it_has():
     saved: dict[str, tuple[int, bytes]] = {}
     report = await check_store(partial(SharedStore, saved), kills=0, runs=5)
-    assert report.missing == ["list", "fork"]
+    assert report.missing == ["list", "describe", "fork"]
     assert report.untried == ["open_expiring", "damages"]
     assert len(report.checked) == 11
-    assert str(report) == "11 promises are kept; without list, fork"
+    assert str(report) == "11 promises are kept; without list, describe, fork"
 
 
 async def test_store_in_memory_passes():

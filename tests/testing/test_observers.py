@@ -10,6 +10,8 @@ from agentrt.testing import MiddlewareProblems, check_middleware
 class Looking(MiddlewareBase):
     """Counts what it sees."""
 
+    inherited = False
+
     def __init__(self):
         self.seen = 0
 
@@ -41,6 +43,8 @@ class AddsToRequests(MiddlewareBase):
 
 
 class Failing(MiddlewareBase):
+    inherited = False
+
     def on_event(self, agent, event):
         raise ValueError("a secret")
 

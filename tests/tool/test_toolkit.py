@@ -94,7 +94,7 @@ def test_cached_schemas_of_group_choices_are_bounded() -> None:
     kit = grouped()
     for number in range(1_000):
         kit.get_json_schemas([f"gone_{number}"])
-    assert len(kit._schemas) <= 64
+    assert len(kit.table._schemas) <= 64
 
 
 async def test_functions_and_finished_tools_are_registered_alike() -> None:

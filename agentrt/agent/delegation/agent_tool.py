@@ -1,6 +1,6 @@
 """An agent as a tool: what it takes, what it returns, and which of its calls are in progress."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
 from typing import Any, Literal, Self
@@ -9,20 +9,21 @@ from weakref import WeakKeyDictionary
 import anyio
 from pydantic_core import ValidationError, to_json
 
+from agentrt._runtime.block import JSONObject
+from agentrt._runtime.concurrency.event_loop import running_loop
+from agentrt._runtime.decoding.answer_form import AnswerForm
+from agentrt._runtime.options import check_bool, check_whole
+from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.delegation import Delegate, Delegation
 from agentrt.agent.delegation.inherit import bind_child, checked_inherit, circle_error, find_ancestor
 from agentrt.agent.delegation.isolation import count_delegation, describe_isolation
 from agentrt.agent.delegation.outcome import denial_result, failure_result
 from agentrt.agent.delegation.summary import summarize_conversation
-from agentrt.block import JSONObject
-from agentrt.concurrency.event_loop import running_loop
-from agentrt.decoding.answer_form import AnswerForm
 from agentrt.errors import InvalidInputError, ToolConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import Msg
 from agentrt.state import AgentState
-from agentrt.text import repr_of
 from agentrt.tool import ToolBase, ToolContext
 from agentrt.tool.base import check_name, check_tool
 from agentrt.tool.to_response import failure
@@ -34,7 +35,7 @@ __all__ = ["AgentTool", "bind_tools"]
 PromptFunction = Callable[[Any], str | Msg | list[Msg]]
 """Makes the message for a sub-agent of the arguments of the call."""
 SharedContext = Literal["task", "summary"] | Callable[[ToolContext, JSONObject], str | Msg | list[Msg] | None]
-"""What a sub-agent learns of its supervisor's conversation: the task alone, also the newest events, or what a function
+"""A sub-agent's view of its supervisor's conversation: the task alone, also the newest events, or what a function
 returns."""
 
 _QUERY: JSONSchema = {
@@ -50,7 +51,7 @@ _tools_entered: ContextVar[tuple[int, ...]] = ContextVar("agentrt_entered_agent_
 
 
 class _ToolState:
-    """What a tool shares with its copies for several supervisors: its calls in progress, and their places."""
+    """The data shared by a tool's copies for several supervisors: its calls in progress, and their places."""
 
     def __init__(self) -> None:
         self.delegations: dict[Delegation, None] = {}
@@ -67,6 +68,7 @@ class AgentTool(ToolBase):
     """
 
     is_resumable = True
+    keeps_handles = True
     delegates = True  # by which a sub-agent's allowlist knows that it must be named itself
     leads_back = False
     """Whether its agent is one that this tool works for already."""
@@ -93,7 +95,12 @@ class AgentTool(ToolBase):
     ) -> None:
         self.agent = self.template = agent
         self._bound_parts = _replaceable_parts(agent)
-        self.name = _checked_name(agent.name, name)
+        try:
+            check_name("tool", agent.name if name is None else name)
+        except ToolConfigError as error:
+            remedy = "" if name else "; write as_tool(..., name=...) for an agent of another name"
+            raise ToolConfigError(f"{error}{remedy}") from None
+        self.name = agent.name if name is None else name
         text: object = description
         if not isinstance(text, str) or not text.strip():
             raise ToolConfigError(
@@ -130,16 +137,9 @@ class AgentTool(ToolBase):
                 f"Agent.as_tool(timeout=...) of {self.agent.name!r} must be a number of seconds above 0, or None, not "
                 f"{self.seconds!r}"
             )
-        places: object = self.max_concurrency
-        if type(places) is not int or places < 1:
-            raise ToolConfigError(
-                f"Agent.as_tool(max_concurrency=...) of {self.agent.name!r} must be a whole number from 1 up, not "
-                f"{places!r}"
-            )
-        if type(self.stream) is not bool:
-            raise ToolConfigError(
-                f"Agent.as_tool(stream=...) of {self.agent.name!r} must be True or False, not {repr_of(self.stream)}"
-            )
+        option = f"Agent.as_tool({{}}=...) of {self.agent.name!r}"
+        check_whole(option.format("max_concurrency"), self.max_concurrency, error=ToolConfigError)
+        check_bool(option.format("stream"), self.stream, error=ToolConfigError)
         files: object = self.workspace
         if files is not None and not isinstance(files, FileSystemBase):
             raise ToolConfigError(
@@ -186,8 +186,9 @@ class AgentTool(ToolBase):
 
     @property
     def isolation(self) -> dict[str, str]:
-        """What the agent shares with its supervisor and what is its own: a rule for each resource."""
-        return describe_isolation(self.agent.lineage, f"subagents/{self.name}" if self.workspace is None else None)
+        """The rule for each resource: shared with the supervisor, or the agent's own."""
+        folder = f"subagents/{self.name}" if self.workspace is None else None
+        return describe_isolation(self.agent.lineage, folder, self.agent.middlewares)
 
     def running(self, agent: AgentBase | None = None) -> list[Delegation]:
         """Return the delegations in progress: those of this supervisor's conversation, or all.
@@ -309,22 +310,32 @@ def bind_tools(agent: Any) -> None:
         _refuse_circles(agent)
 
 
+def children_of(agent: Any) -> Iterator[AgentTool]:
+    """Yield the tools that are agents, as they are for this agent; not those that lead back to one above it."""
+    bindings = agent.live_conversation.bindings
+    bindings.bind_all(agent, agent.toolkit)  # with those that were registered since the last round
+    toolkit = bindings.toolkit(agent, agent.toolkit)
+    for tool in list(bindings.bound):
+        if isinstance(tool, AgentTool) and not tool.leads_back and toolkit.get(tool.name) is tool:
+            tool.renew()
+            yield tool
+
+
+def descendants_of(agent: Any) -> Iterator[Any]:
+    """Yield the agents that are tools of this one, those that are tools of theirs, and so on."""
+    for tool in children_of(agent):
+        child: Any = tool.agent
+        yield child
+        if hasattr(child, "toolkit"):
+            yield from descendants_of(child)
+
+
 def _refuse_circles(agent: Any) -> None:
     for tool in agent.live_conversation.bindings.bound:
         if isinstance(tool, AgentTool):
             if tool.leads_back:
                 raise circle_error(tool.agent, agent)
             _refuse_circles(tool.agent)
-
-
-def _checked_name(agent_name: str, name: str | None) -> str:
-    if name is not None:
-        return name
-    try:
-        check_name("tool", agent_name)
-    except ToolConfigError as error:
-        raise ToolConfigError(f"{error}; write as_tool(..., name=...) for an agent of another name") from None
-    return agent_name
 
 
 def _form_of(agent_name: str, parameter: str, source: Any) -> AnswerForm | None:

@@ -1,15 +1,22 @@
-"""One entry of a call into a sub-agent: its conversation begun or resumed, its events relayed, its outcome.
+"""One entry of a call into a sub-agent: starts or resumes its conversation, relays its events, reads its outcome.
 
 What the sub-agent asks leaves as the `waits` of the call's result (`_wait`), and the answers come in as
 `ToolContext.answers` when the call is entered again (`_next_answer`). Between the two nothing is in memory: the
 sub-agent's conversation is in `ToolContext.kept`, and so in the supervisor's state.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from typing import Any, Protocol
 
 import anyio
 
+from agentrt._runtime.block import JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState, new_name
+from agentrt._runtime.conversation.open_calls import asked_calls
+from agentrt._runtime.flow.handles import holds, label_shown, mark_as_shown
+from agentrt._runtime.flow.release import hold_answer, move_to, replace_in_json, replace_in_message, replace_words
+from agentrt._runtime.representation import never_raises
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.inherit import Child
 from agentrt.agent.delegation.isolation import (
@@ -19,9 +26,7 @@ from agentrt.agent.delegation.isolation import (
     renew_permissions,
     session_id_of,
 )
-from agentrt.agent.delegation.outcome import answer_of, failure_result, unfinished_result
-from agentrt.block import JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState, new_name
-from agentrt.conversation.open_calls import asked_calls
+from agentrt.agent.delegation.outcome import answer_of, failure_result, result_of_error, unfinished_result
 from agentrt.errors import ResumeError
 from agentrt.event import (
     AgentEvent,
@@ -34,13 +39,12 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.message import Msg
-from agentrt.representation import never_raises
-from agentrt.state import AgentState, ReplyContext
+from agentrt.state import AgentState, CallDecision
 from agentrt.tool import ToolContext
 from agentrt.types import OpenQuestion, ToolResponse
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["Delegate", "DelegatingTool", "Delegation"]
+__all__ = ["Delegate", "DelegatedCall", "DelegatingTool", "Delegation"]
 
 _SETTINGS = ("system_prompt", "model", "react_config", "context_config", "when_busy", "workspace")
 _FAILED = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
@@ -49,7 +53,7 @@ _ASKED_ABOVE = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 
 
 class Delegate(Child, Protocol):
-    """What a tool needs of the agent that it asks."""
+    """The part of a called agent that a tool uses."""
 
     state: AgentState
 
@@ -57,7 +61,7 @@ class Delegate(Child, Protocol):
 
 
 class DelegatingTool(Protocol):
-    """What a delegation needs of its tool."""
+    """The part of its tool that a delegation uses."""
 
     name: str
     agent: Delegate
@@ -70,19 +74,58 @@ class DelegatingTool(Protocol):
     def inputs_of(self, context: ToolContext, task: Any, arguments: JSONObject) -> list[str | Msg]: ...
 
 
-class Delegation:
-    """One call of a sub-agent in progress; `child` is its conversation, and `supervisor` the agent that asked."""
+class DelegatedCall:
+    """A call that another agent answers, in the reply of its `supervisor`, the agent that asked."""
 
-    def __init__(self, tool: DelegatingTool, context: ToolContext) -> None:
-        self.tool = tool
+    def __init__(self, context: ToolContext) -> None:
         self.call_id = context.tool_call.id
         # A tool may be called outside of any agent.
         self.supervisor: AgentBase | None = context.agent if isinstance(context.agent, AgentBase) else None
-        self.child: Any = None
         self._context = context
+        self._scope: anyio.CancelScope | None = None
+
+    @contextmanager
+    def announced(
+        self, name: str, child_reply_id: str, child_session_id: str, resumed: bool = False
+    ) -> Iterator[SubagentEndEvent]:
+        """Emit the event of the start, and at the end that of the end, which is to be given its state and usage."""
+        identity = (self.call_id, name, child_reply_id, child_session_id, resumed)
+        if self._is_seen:
+            self._context.emit(SubagentStartEvent("", *identity))
+        end = SubagentEndEvent("", *identity, ToolResultState.ERROR)
+        try:
+            yield end
+        except anyio.get_cancelled_exc_class():
+            is_late = self._scope is not None and self._scope.cancel_called
+            end.state = ToolResultState.TIMEOUT if is_late else ToolResultState.INTERRUPTED
+            raise
+        finally:
+            self._emit(end)
+
+    def _emit(self, event: AgentEvent) -> None:
+        """Emit into the supervisor's reply, unless that has ended; one that nobody reads still counts the usage."""
+        run = self._context.run
+        if run is None or not run.ended:
+            self._context.emit(event)
+
+    @property
+    def _is_seen(self) -> bool:
+        """Whether the events of the supervisor's reply have a reader; a tool that is called by itself keeps them."""
+        return self._context.run is None or self._context.run.is_seen
+
+
+class Delegation(DelegatedCall):
+    """One call of an agent that is a tool; `child` is its conversation."""
+
+    def __init__(self, tool: DelegatingTool, context: ToolContext) -> None:
+        super().__init__(context)
+        self.tool = tool
+        self.child: Any = None
         self._store = StoreInCall(context)
         self._is_interrupted = False
-        self._scope: anyio.CancelScope | None = None
+        state = getattr(self.supervisor, "state", None)
+        # Of a supervisor without a loop, no handle is known.
+        self._state_above: AgentState | None = state if isinstance(state, AgentState) else None
         supervisor_name = None if self.supervisor is None else self.supervisor.name
         self.attribution: JSONObject = {"subagent": tool.agent.name, "supervisor": supervisor_name}
 
@@ -101,7 +144,7 @@ class Delegation:
         return self._store.was_begun
 
     def start_over_after_failure(self) -> None:
-        """Begin anew, if this call has failed in this reply already: a layer makes it once more.
+        """Start over, if this call has already failed in this reply: a layer retries it.
 
         In a process that resumes the reply a call is entered again, and not made again: there, its failure stands.
         """
@@ -141,7 +184,7 @@ class Delegation:
             # The supervisor's own state cannot be saved, or a limit of its own reply, or of one above it, is used up.
             if error is self._store.failure or self._is_of_ancestor(error):
                 raise
-            return failure_result(self.name, "error", type(error).__name__, self.attribution)
+            return result_of_error(self.name, error, self.attribution)
         return failure_result(self.name, "timeout", "TimeoutError", self.attribution)
 
     def _is_of_ancestor(self, error: BaseException) -> bool:
@@ -165,38 +208,16 @@ class Delegation:
             reply_id = reply.reply_id
         else:
             reply_id = new_name() if state.last_reply is None else state.last_reply.reply_id
-        identity = (self.call_id, self.name, reply_id, state.session_id, resumed)
-        if self._is_seen:
-            self._context.emit(SubagentStartEvent("", *identity))
-        self._store.begin(state, is_saved=child.state_store is not None)
-        result_state = ToolResultState.ERROR
-        try:
-            response = await self._converse(child, reply_id, task, arguments)
-            result_state = response.state
-        except anyio.get_cancelled_exc_class():
-            is_late = self._scope is not None and self._scope.cancel_called
-            result_state = ToolResultState.TIMEOUT if is_late else ToolResultState.INTERRUPTED
-            raise
-        finally:
-            self._emit_end(identity, result_state)
+        with self.announced(self.name, reply_id, state.session_id, resumed) as end:
+            self._store.begin(state, is_saved=child.state_store is not None)
+            try:
+                response = await self._converse(child, reply_id, task, arguments)
+                end.state = response.state
+            finally:
+                context = child.state.reply_context
+                messages = child.state.context if context is None else [context.message]
+                end.usage = messages[-1].usage if messages else None
         return response
-
-    def _emit(self, event: AgentEvent) -> None:
-        """Emit into the supervisor's reply, unless that has ended; one that nobody reads still counts the usage."""
-        run = self._context.run
-        if run is None or not run.ended:
-            self._context.emit(event)
-
-    @property
-    def _is_seen(self) -> bool:
-        """Whether the events of the supervisor's reply have a reader; a tool that is called by itself keeps them."""
-        return self._context.run is None or self._context.run.is_seen
-
-    def _emit_end(self, identity: tuple[str, str, str, str, bool], state: ToolResultState) -> None:
-        context: ReplyContext | None = self.child.state.reply_context
-        messages = self.child.state.context if context is None else [context.message]
-        usage = messages[-1].usage if messages else None
-        self._emit(SubagentEndEvent("", *identity, state, usage))
 
     def _lost_result(self) -> ToolResponse:
         response = failure_result(self.name, "unknown", "StateLost", self.attribution)
@@ -216,6 +237,8 @@ class Delegation:
         for name in _SETTINGS:  # which may be assigned to the agent that the tool was made of, at any time
             setattr(child, name, getattr(self.tool.template, name))
         child.live_conversation.audience = child.live_conversation.audience.silenced()
+        if self._state_above is not None:
+            child.live_conversation.replacement = move_to(self._state_above)
         # Never one of its own: after a crash, two stores would tell of two moments. Only an `Agent` has one.
         child.state_store = self._store if getattr(supervisor, "state_store", None) is not None else None
         child.react_config = config_of_delegate(child.react_config, config_of_root(self._context))
@@ -233,7 +256,7 @@ class Delegation:
             return unfinished_result(self.name, "interrupted", None, self.attribution)
         if state.reply_context is None:
             # The one that has ended is repeated, where only its result was lost.
-            inputs: Any = self.tool.inputs_of(self._context, task, arguments) if state.last_reply is None else None
+            inputs = self._inputs(state, task, arguments) if state.last_reply is None else None
             final = await self._drain(child, inputs, reply_id)
         elif not state.reply_context.parked:
             final = await self._drain(child, None)
@@ -253,8 +276,30 @@ class Delegation:
             type_name = (state.last_reply.error or "error").partition(":")[0]  # its words may follow
             return failure_result(self.name, "error", type_name, self.attribution)
         if reason != "completed" or final is None:
-            return unfinished_result(self.name, reason, final, self.attribution)
-        return answer_of(final, self.tool.output is not None, self.attribution)
+            response = unfinished_result(self.name, reason, final, self.attribution)
+        else:
+            response = answer_of(final, self.tool.output is not None, self.attribution)
+        label = label_shown(state)
+        if label is not None and self._state_above is not None:  # its words may be those of what it was shown
+            response.content = [*hold_answer(self._state_above, response.content, label)]
+        return response
+
+    def _inputs(self, state: AgentState, task: Any, arguments: JSONObject) -> list[str | Msg]:
+        """Return the messages of the task, with the sub-agent's own handles in the place of its supervisor's."""
+        inputs = self.tool.inputs_of(self._context, task, arguments)
+        above = self._state_above
+        if above is None or not holds(above):
+            return inputs
+        # A model that was shown held text may have written the task by it.
+        label = label_shown(above)
+        if label is not None:
+            mark_as_shown(state, label)
+        # A prompt function of the user's may have put them anywhere.
+        own = move_to(state)
+        return [
+            replace_in_message(above, message, own) if isinstance(message, Msg) else replace_words(above, message, own)
+            for message in inputs
+        ]
 
     async def _drain(self, child: Any, inputs: Any, reply_id: str | None = None) -> Msg | None:
         """Take the sub-agent's reply to its end, or to its next question; returns its message."""
@@ -291,6 +336,16 @@ class Delegation:
         self._store.used |= results.keys()
         return ExternalExecutionResultEvent(reply.reply_id, [*map(copy, results.values())]) if results else None
 
+    def _input_asked(self, state: AgentState, text: str, decision: CallDecision) -> str:
+        """Return the input of a call that is asked about: a program outside gets what the supervisor can release.
+
+        The user is asked about it as it was written, since the answer repeats it.
+        """
+        above = self._state_above
+        if decision.waits_for != "external" or above is None:
+            return text
+        return replace_in_json(state, text, move_to(above))
+
     def _wait(self, state: AgentState) -> ToolResponse:
         """Keep the conversation as it is, and return what the sub-agent asks, which is now asked by this call."""
         assert state.reply_context is not None
@@ -299,7 +354,7 @@ class Delegation:
         self._store.keep(state)
         questions = [
             OpenQuestion(
-                ToolCallBlock(call.id, call.name, call.input),
+                ToolCallBlock(call.id, call.name, self._input_asked(state, call.input, decision)),
                 "external" if decision.waits_for == "external" else "user",
                 decision.message,
                 list(decision.suggested_rules),

@@ -1,15 +1,16 @@
 """The layers that an agent has of the one that it works for, merged into its own."""
 
+import warnings
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
 
+from agentrt._runtime.chain.explain import ExplainFormat
+from agentrt._runtime.chain.order import must_come_first, sort_by_reasons
+from agentrt._runtime.text import repr_of
 from agentrt.agent.delegation.lineage import Relative
-from agentrt.chain.explain import ExplainFormat
-from agentrt.chain.order import must_come_first
 from agentrt.errors import ConfigError
-from agentrt.hooks import MiddlewareBase
-from agentrt.text import repr_of
+from agentrt.hooks import MiddlewareBase, must_state_inheritance
 
 __all__ = [
     "Child",
@@ -44,11 +45,34 @@ def bind_child(child: _ChildT, parent: Relative, inherit: Inherit = True) -> _Ch
     """
     if find_ancestor(child, parent) is not None:
         raise circle_error(child, parent)
+    if inherit is True:
+        _warn_of_unstated(child, parent)
     try:
         layers = merge_layers(layers_to_inherit(parent.middlewares, inherit), child.middlewares)
         return child.with_middlewares(layers, parent=parent)
     except ConfigError as error:
         raise ConfigError(f"agent {child.name!r} cannot be a tool of {parent.name!r}: {error}") from error
+
+
+def _warn_of_unstated(child: Relative, parent: Relative) -> None:
+    """Warn, once for each class, of layers of the parent that guard or observe and do not state who inherits them."""
+    own = set(map(id, child.middlewares))
+    for layer in parent.middlewares:
+        cls: Any = type(layer)
+        if id(layer) in own or not must_state_inheritance(layer) or _warnings_of(cls):
+            continue
+        _warnings_of(cls).append(child.name)
+        warnings.warn(
+            f"{cls.__name__} guards or observes {parent.name!r} and not its sub-agents {child.name!r}: set inherited = "
+            f"True on {cls.__name__}, or False",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+@lru_cache(maxsize=1024)
+def _warnings_of(cls: Any) -> list[str]:
+    return []
 
 
 def find_ancestor(child: Relative, parent: Relative) -> Any:
@@ -84,13 +108,18 @@ def checked_inherit(agent_name: str, inherit: Any) -> Inherit:
 
 
 def layers_to_inherit(layers: Iterable[MiddlewareBase], inherit: Inherit) -> list[MiddlewareBase]:
-    """Return which of a parent's layers a child has, in their order; raises `ConfigError` for a class of none.
+    """Return which of a parent's layers a child has, in their order; raises `ConfigError` for a class of none,
+    and for a layer whose `inherited` is not a bool.
 
     `inherit` has been checked by `checked_inherit`.
     """
+    layers = list(layers)
+    for layer in layers:
+        stated: object = layer.inherited
+        if stated is not None and not isinstance(stated, bool):
+            raise ConfigError(f"{type(layer).__name__}.inherited must be True, False or None, not {repr_of(stated)}")
     if isinstance(inherit, bool):
         return [layer for layer in layers if inherit and layer.inherited]
-    layers = list(layers)
     for cls in inherit:
         if not any(isinstance(layer, cls) for layer in layers):
             known = ", ".join(dict.fromkeys(type(layer).__name__ for layer in layers)) or "none"
@@ -106,19 +135,11 @@ def merge_layers(inherited: Sequence[MiddlewareBase], own: Sequence[MiddlewareBa
     The inherited layers stand as far out as that allows, and one that is in both lists stands there once. Raises
     `ConfigError` where no order of that kind exists.
     """
-    # By identity: a layer of the user's own may be equal to another.
-    left = list({id(layer): layer for layer in (*inherited, *own)}.values())
-    merged: list[MiddlewareBase] = []
-    while left:
-        # The first that may come next: inherited ones are first in `left`. What may come next now may come next later
-        # as well, so no choice can bar an order that exists.
-        for layer in left:
-            if not any(_reason(other, layer, inherited, own) for other in left):
-                break
-        else:
-            raise ConfigError(f"their middlewares fit into no order: {_describe_circle(left, inherited, own)}")
-        left.remove(layer)
-        merged.append(layer)
+    # By identity: a layer of the user's own may be equal to another. Inherited ones come first.
+    layers = list({id(layer): layer for layer in (*inherited, *own)}.values())
+    merged, circles = sort_by_reasons(layers, lambda outer, inner: _reason(outer, inner, inherited, own))
+    if circles:
+        raise ConfigError(f"their middlewares fit into no order: {'; '.join(map('; '.join, circles))}")
     return merged
 
 
@@ -135,22 +156,3 @@ def _reason(
         if id(outer) in places and id(inner) in places and places[id(outer)] < places[id(inner)]:
             return f"as in the list {whose}"
     return None
-
-
-def _describe_circle(
-    left: Sequence[MiddlewareBase], inherited: Sequence[MiddlewareBase], own: Sequence[MiddlewareBase]
-) -> str:
-    """Describe layers of which each must come before the next, and the last before the first."""
-    path = [left[0]]
-    while True:
-        # Each of them has another one that must come first: that is why no order was found.
-        before = next(layer for layer in left if _reason(layer, path[-1], inherited, own))
-        if before in path:
-            circle = [before, *reversed(path[path.index(before) + 1 :]), before]
-            break
-        path.append(before)
-    steps = [
-        f"{type(outer).__name__} outside {type(inner).__name__}, {_reason(outer, inner, inherited, own)}"
-        for outer, inner in pairwise(circle)
-    ]
-    return "; ".join(steps)

@@ -1,4 +1,4 @@
-"""What a sub-agent has of its own, what it gets from its supervisor, and how far delegations may go.
+"""The isolation of a sub-agent: its own resources, its supervisor's, and the limits of delegations.
 
     its own, fresh for each call      conversation, tools, model, hooks, data of middlewares
     the supervisor's, on top          deny and ask rules, and the mode if it is stricter; renewed at each entry
@@ -10,10 +10,12 @@ An answer that brings rules brings them to the conversation of that one call.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
 from agentrt.agent.delegation.lineage import Lineage
+from agentrt.hooks import MiddlewareBase, guards_or_observes
 from agentrt.permission.modes import strictest_mode
 from agentrt.state import AgentState, ReplyContext
 from agentrt.tool import ToolContext
@@ -115,7 +117,7 @@ def renew_permissions(
     rules = template.rules + [rule for rule in permissions.rules if rule.source == _BY_USER]
     mode, allow_new_rules = template.mode, template.allow_new_rules
     if supervisor is not None:
-        # A source that names a supervisor says that the rule is to be taken anew at the next entry.
+        # A source that names a supervisor means that the rule is read again at the next entry.
         rules += [
             rule if rule.source.startswith("supervisor ") else replace(rule, source=f"supervisor {supervisor_name}")
             for rule in supervisor.rules
@@ -160,17 +162,28 @@ def count_delegation(context: ToolContext) -> tuple[str, str] | None:
     return None
 
 
-def describe_isolation(lineage: Lineage, folder: str | None) -> dict[str, str]:
-    """Return what `explain` says of a sub-agent: for each resource whose it is."""
+def describe_isolation(
+    lineage: Lineage, folder: str | None, layers_here: Iterable[MiddlewareBase] = ()
+) -> dict[str, str]:
+    """Return what `explain` says of a sub-agent with these layers: for each resource whose it is."""
     supervisor = f"{lineage.ancestors[-1].name!r}" if lineage.ancestors else "its supervisor"
     inherited = zip(lineage.inherited, lineage.origins, strict=True)
     names = ", ".join(f"{type(middleware).__name__} of {origin!r}" for middleware, origin in inherited)
     layers = f"its own, and {names}" if names else "its own"
     if lineage.ancestors and not names:
         layers += f" alone: what those of {supervisor} limit, count, record or refuse does not hold here"
+    here = set(map(id, layers_here))
+    above = lineage.ancestors[-1].middlewares if lineage.ancestors else ()
+    absent = [
+        f"{type(layer).__name__}{' (not stated)' if layer.inherited is None else ''}"
+        for layer in above
+        if id(layer) not in here and guards_or_observes(layer)
+    ]
+    not_inherited = {"guards and observers that are not inherited": ", ".join(absent)} if absent else {}
     return {
         "conversation, tools, model, hooks": f"its own, fresh for each call; only the result is seen by {supervisor}",
         "middlewares": layers,
+        **not_inherited,
         "permissions": f"deny and ask rules of {supervisor} and the stricter mode, on top of its own, at each entry",
         "questions": f"asked in the reply of {supervisor}, and answered there",
         "state": f"inside that of {supervisor}, saved where its own would be",

@@ -9,7 +9,7 @@ __all__ = ["NO_PARENT", "Lineage", "Relative"]
 
 
 class Relative(Protocol):
-    """What is looked at of an agent that works for another one, or that another one works for."""
+    """The part of a related agent, supervisor or sub-agent, that is used here."""
 
     id: str
     name: str
@@ -40,7 +40,7 @@ class Lineage(NamedTuple):
     def of_child(
         cls, parent: Relative, own: Iterable[MiddlewareBase], middlewares: Iterable[MiddlewareBase]
     ) -> "Lineage":
-        """Return the lineage of an agent with these middlewares, of which those in `own` were its own before."""
+        """Return the lineage of an agent with these middlewares; those in `own` are not inherited."""
         # One that both were given is the agent's own: it brings its tools.
         known, of_parent = set(map(id, own)), set(map(id, parent.middlewares))
         inherited = [one for one in middlewares if id(one) in of_parent and id(one) not in known]

@@ -1,14 +1,16 @@
-"""What the supervisor's model learns of a delegation, whatever agent it went to: the answer, or why there is none."""
+"""The result of a delegation for the supervisor's model: the answer, or the reason for having no answer."""
 
 import logging
+import traceback
 
 from pydantic_core import to_json
 
-from agentrt.block import DataBlock, JSONObject, TextBlock, ToolResultState
+from agentrt._runtime.block import DataBlock, JSONObject, TextBlock, ToolResultState
+from agentrt.errors import SubAgentUnavailable
 from agentrt.message import Msg
 from agentrt.types import ToolResponse
 
-__all__ = ["answer_of", "denial_result", "failure_result", "unfinished_result"]
+__all__ = ["answer_of", "denial_result", "failure_result", "result_of_error", "unfinished_result"]
 
 _logger = logging.getLogger("agentrt")
 
@@ -22,10 +24,12 @@ def answer_of(final: Msg, has_form: bool, attribution: JSONObject) -> ToolRespon
     return ToolResponse(content or [TextBlock("")], metadata=attribution)
 
 
-def unfinished_result(name: str, reason: str, final: Msg | None, attribution: JSONObject) -> ToolResponse:
+def unfinished_result(
+    name: str, reason: str, final: Msg | None, attribution: JSONObject, logger: logging.Logger = _logger
+) -> ToolResponse:
     """Return the result of a delegation whose reply ended before it was complete; what it said so far comes with it."""
     kind = reason.removeprefix("exceed_")
-    response = failure_result(name, kind, "UnfinishedReply", attribution)
+    response = failure_result(name, kind, "UnfinishedReply", attribution, logger)
     if kind == "interrupted":
         response.state = ToolResultState.INTERRUPTED
     elif final is not None:
@@ -33,12 +37,26 @@ def unfinished_result(name: str, reason: str, final: Msg | None, attribution: JS
     return response
 
 
+def result_of_error(
+    name: str, error: Exception | SystemExit, attribution: JSONObject, logger: logging.Logger = _logger
+) -> ToolResponse:
+    """Return the result of a delegation that raised an error; the log says where it was raised."""
+    kind = "error"
+    if isinstance(error, TimeoutError):  # of whatever limit: the supervisor may ask again, or ask for less
+        kind = "timeout"
+    elif isinstance(error, SubAgentUnavailable):
+        kind = "unavailable"
+    # Not the lines themselves, which a traceback has: they may hold what must not be logged.
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    location = "".join(f", raised at {frame.filename}:{frame.lineno} in {frame.name}" for frame in frames)
+    return failure_result(name, kind, type(error).__name__, attribution, logger, location)
+
+
 def failure_result(
     name: str,
     kind: str,
     type_name: str,
     attribution: JSONObject,
-    *,
     logger: logging.Logger = _logger,
     location: str = "",
 ) -> ToolResponse:
@@ -51,7 +69,7 @@ def failure_result(
 
 
 def denial_result(name: str, limit: str, why: str, attribution: JSONObject) -> ToolResponse:
-    """Return the result of a delegation that is not begun, since a limit of that name is reached."""
+    """Return the result of a delegation that is refused because of the limit of that name."""
     metadata = {"unavailable": True, "error": limit, **attribution}
     text = f"[subagent_{limit}] {name}: not run, since {why}."
     return ToolResponse([TextBlock(text)], ToolResultState.DENIED, metadata)

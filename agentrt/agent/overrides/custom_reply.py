@@ -4,20 +4,21 @@ Such replies may run side by side, so the one in progress is that of the current
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from anyio import get_cancelled_exc_class
 
+from agentrt._runtime.chain import HookSpec, Notify
+from agentrt._runtime.concurrency.lifespan import open_for_reply
+from agentrt._runtime.concurrency.mailbox import Mailbox
+from agentrt._runtime.concurrency.reaper import Reaper
+from agentrt._runtime.conversation.reply_run import ReplyRun
+from agentrt._runtime.conversation.run import Run
+from agentrt._runtime.conversation.turns import Claim
 from agentrt.agent.overrides.overridden_method import ChainedAgent, HookMethod, OverriddenMethod, last_item
-from agentrt.chain import HookSpec, Notify
-from agentrt.concurrency.mailbox import Mailbox
-from agentrt.concurrency.reaper import Reaper
-from agentrt.conversation.reply_run import ReplyRun
-from agentrt.conversation.run import Run
-from agentrt.conversation.turns import Claim
 from agentrt.errors import ChainContractError, UsageError
 from agentrt.event import AgentEvent, ReplyClosedEvent, ReplyEndEvent, ReplyStartEvent
 from agentrt.hooks import AgentChains
@@ -157,7 +158,9 @@ class OverriddenReply(OverriddenMethod):
         try:
             on_reply, on_event = run.chains.on_reply, run.chains.on_event
             is_observed = on_event is not custom_events
-            answer = await last_item(on_event(agent, run, values) if is_observed else on_reply(agent, **values))
+            async with AsyncExitStack() as lifespans:
+                await open_for_reply(lifespans, run.chains)
+                answer = await last_item(on_event(agent, run, values) if is_observed else on_reply(agent, **values))
         finally:
             run.ended = run.is_over = True
             with suppress(ValueError):  # an event loop that ends in the middle may finish this in another context

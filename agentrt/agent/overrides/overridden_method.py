@@ -13,11 +13,11 @@ from functools import wraps
 from types import MethodType
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
+from agentrt._runtime.chain import HookSpec
+from agentrt._runtime.chain.signature import signature_of
+from agentrt._runtime.conversation.run import Run
 from agentrt.agent.audience import AgentConversation
 from agentrt.agent.initialization import refuse_call
-from agentrt.chain import HookSpec
-from agentrt.chain.signature import signature_of
-from agentrt.conversation.run import Run
 from agentrt.errors import ChainContractError, ConfigError
 from agentrt.event import AgentEvent
 from agentrt.hooks import AgentChains
@@ -42,7 +42,7 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class ChainedAgent(Protocol):
-    """What the entry and the core of an overridden method need of an agent."""
+    """The part of an agent that the entry and the core of an overridden method use."""
 
     name: str
     state: AgentState
@@ -210,7 +210,7 @@ class ChainedMethods:
     """The part of an agent that has chains around its methods; see the head of this file."""
 
     _hook_methods: ClassVar[dict[str, HookMethod]] = {}
-    """What the class would have from the runtime if it overrode nothing, by the name of the method."""
+    """The runtime's implementation of each method, without the overrides of the class."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)

@@ -9,24 +9,27 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
 
+from agentrt._runtime.chain import HookSpec
+from agentrt._runtime.concurrency.background_task import BackgroundTask
+from agentrt._runtime.concurrency.coroutine_reader import as_stream
+from agentrt._runtime.concurrency.interrupt import Interrupted
+from agentrt._runtime.concurrency.mailbox import Mailbox
+from agentrt._runtime.conversation.conversation import ReplyingAgent
+from agentrt._runtime.conversation.final_message import check_final_message
+from agentrt._runtime.conversation.open_calls import drain_and_close
+from agentrt._runtime.loop.answer import mend_answer
+from agentrt._runtime.loop.outcome import end_event, end_reply, message_when_interrupted
+from agentrt._runtime.loop.reply import reply
+from agentrt._runtime.loop.structured_output import form_of, with_instance
 from agentrt.agent.overrides.overridden_method import HookMethod, OverriddenMethod
-from agentrt.chain import HookSpec
-from agentrt.concurrency.background_task import BackgroundTask
-from agentrt.concurrency.interrupt import Interrupted
-from agentrt.concurrency.mailbox import Mailbox
-from agentrt.conversation.conversation import ReplyingAgent
-from agentrt.conversation.final_message import check_final_message
-from agentrt.conversation.open_calls import drain_and_close
 from agentrt.errors import ChainContractError, ConfigError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
-from agentrt.loop.answer import mend_answer
-from agentrt.loop.outcome import end_event, end_reply, message_when_interrupted
-from agentrt.loop.reply import reply
-from agentrt.loop.structured_output import form_of, with_instance
 from agentrt.message import Msg
 
 __all__ = ["OverriddenLoopReply", "reply_by_loop"]
+
+_read_reply = as_stream(reply)
 
 
 class OverriddenLoopReply(OverriddenMethod):
@@ -64,7 +67,7 @@ class OverriddenLoopReply(OverriddenMethod):
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         run = agent.live_conversation.run
         run.progress.passthrough = mailbox = Mailbox()
-        # A method without a parameter for the schema is fine as long as there is none.
+        # A method without a parameter for the schema works as long as no schema is given.
         arguments = (inputs,) if structured_schema is None else (inputs, structured_schema)
         values = self.values(agent, arguments, {})
         if run.deps is not None:
@@ -105,7 +108,8 @@ async def reply_by_loop(agent: ReplyingAgent, inputs: ReplyInput, structured_sch
     final: Msg | None = None
     # Made here, so that the loop's tool and the message below have one form, which knows the instance.
     form = None if structured_schema is None else form_of(run, structured_schema)
-    stream = reply(agent, inputs, form)
+    run.interruption.bind_reader()  # this task, which is another one than that of the stream's reader
+    stream = _read_reply(agent, inputs, form)
     try:
         async for item in stream:
             if isinstance(item, Msg):

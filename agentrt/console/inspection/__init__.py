@@ -1,1 +1,1 @@
-"""The commands that look at agents and sessions."""
+"""The commands that inspect agents and sessions."""

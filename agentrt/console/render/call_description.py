@@ -1,4 +1,4 @@
-"""A tool call in one line, for the user who decides on it."""
+"""Describes a tool call in one line, for the user who decides on it."""
 
 import json
 from typing import Any
@@ -9,17 +9,17 @@ from agentrt.tool.arguments import parse_arguments
 
 __all__ = ["describe_call", "full_input"]
 
-_MAX_VALUE = 200  # characters of one text, and of the tool's name
+_MAX_VALUE = 200  # characters of one str, and of the tool's name
 _MAX_INPUT = 4000
-_WIDE_SPACE = "\u3000"  # usual in Chinese and Japanese text
+_WIDE_SPACE = "\u3000"  # common in Chinese and Japanese text
 _BLANK_LETTERS = {*map(chr, range(0xFE00, 0xFE10)), *"\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"}
 
 
 def describe_call(call: ToolCallBlock) -> str:
     """Return the name and the input as canonical JSON in one line.
 
-    Control characters, invisible ones and unusual spaces are escaped. A long text is cut in the middle, where the line
-    says, outside of the quotes, how much is missing; so is a long input.
+    Control characters, invisible ones and unusual spaces are escaped. A long text is cut in the middle, with the number
+    of missing characters outside the quotes; so is a long input.
     """
     name = _shorten_middle(_escape_invisible(call.name), _MAX_VALUE)
     return f"{name} {_shorten_middle(_describe_input(call, _MAX_VALUE), _MAX_INPUT)}"

@@ -1,4 +1,4 @@
-"""The echo of a terminal, which writes typed text wherever the cursor is."""
+"""The echo of a terminal, which writes typed text at the cursor."""
 
 import atexit
 import os
@@ -11,9 +11,9 @@ __all__ = ["Echo"]
 
 
 class Echo:
-    """Turns the echo of standard input off and on again, where that is a terminal.
+    """Turns the echo of standard input off and on again, if it is a terminal.
 
-    Text that is typed meanwhile stays in the input, for the next read. The echo is on again at the end of the program.
+    Text typed meanwhile stays in the input, for the next read. The echo is restored at the end of the program.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ if sys.platform == "win32":
 else:
 
     def _set_echo(on: bool) -> bool:
-        """Change the setting, and say whether it was changed."""
+        """Change the setting, and return whether it changed."""
         try:
             descriptor = sys.stdin.fileno()
             # Changing a terminal from a background job would stop this process.

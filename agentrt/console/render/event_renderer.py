@@ -1,9 +1,10 @@
-"""Which events of a reply are shown, and with which words."""
+"""Renders the events of a reply as text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from agentrt._runtime.text import one_line
 from agentrt.console.render.call_description import describe_call
 from agentrt.console.render.inner_view import InnerView
 from agentrt.console.render.plain import Kind, View
@@ -40,7 +41,6 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.message import AssistantMsg, DataBlock, ProviderBlock, TextBlock, ToolCallBlock, ToolResultState
-from agentrt.text import one_line
 from agentrt.types import ChatUsage
 
 __all__ = ["EventRenderer"]
@@ -54,7 +54,7 @@ _MAX_OUTPUT_LINE_LENGTH = 500
 
 @dataclass(slots=True)
 class _ShownCall:
-    """A tool call: the pieces of its input, and the end of its output that is not a whole line yet."""
+    """A tool call: the pieces of its input, and the incomplete last line of its output."""
 
     name: str
     input: list[str] = field(default_factory=list)
@@ -64,34 +64,34 @@ class _ShownCall:
 
 
 class EventRenderer:
-    """Shows the events of a reply on a view, one by one.
+    """Shows the events of a reply on a view.
 
-    Text is shown as it comes, and so are the lines of a tool's output, each with the tool's name, since several may
-    run at once. The replies of sub-agents are indented under the calls that asked for them. `has_shown_text` says
-    whether there was any text of the reply itself, or a question in its place.
+    Text is shown as it arrives, and so are the lines of a tool's output, each with the tool's name, since several may
+    run at once. The replies of sub-agents are indented under their calls. `has_shown_text` says
+    whether there was any text of the reply itself, or a question instead.
     """
 
     def __init__(self, view: View, subagents: dict[str, "EventRenderer"] | None = None) -> None:
         self.has_shown_text = False
         self._view = view
-        # At whatever depth, by the ids of their replies.
+        # At any depth, by the ids of their replies.
         self._subagents: dict[str, EventRenderer] = {} if subagents is None else subagents
         self._block_id = ""
-        self._pieces: list[str] = []  # of the block that is open, to be compared with what its end says
+        self._pieces: list[str] = []  # of the open block, to be compared with its end
         self._calls: dict[str, _ShownCall] = {}
 
     def render(self, event: AgentEvent) -> None:
-        """Show an event; one that says nothing to a reader is skipped."""
+        """Show an event; those without information for the user are skipped."""
         show = self._METHODS.get(event.__class__)
         if show is not None:
             show(self._subagents.get(event.reply_id, self), event)
 
     def end(self) -> None:
-        """Close the text that is open, if one is."""
+        """End the open text, if any."""
         self._view.end()
 
     def render_usage(self, usage: ChatUsage) -> None:
-        """Show what the reply used."""
+        """Show the usage of the reply."""
         cached = f" ({usage.cache_input_tokens} cached)" if usage.cache_input_tokens else ""
         estimate = "about " if usage.estimated else ""
         own = f", of which {usage.own.input_tokens} and {usage.own.output_tokens} its own" if usage.subagents else ""
@@ -160,7 +160,7 @@ class EventRenderer:
             self._view.line("provider", f"{one_line(event.provider)}: {_shorten_line(one_line(event.content))}")
 
     def _show_call_start(self, event: ToolCallStartEvent) -> None:
-        # Shown when it is whole: nobody decides on half an input.
+        # Shown when it is complete: nobody decides on half an input.
         self._calls[event.tool_call_id] = _ShownCall(event.tool_call_name)
         self._view.wait(f"{event.tool_call_name} ...")
 
@@ -177,7 +177,7 @@ class EventRenderer:
 
     def _show_result_text(self, event: ToolResultTextDeltaEvent) -> None:
         call = self._find_call(event)
-        if call.block_id != event.block_id:  # a new block begins a new line
+        if call.block_id != event.block_id:  # a new block starts a new line
             self._end_line(call)
             call.block_id = event.block_id
         self._add_output(call, event.delta)
@@ -217,7 +217,7 @@ class EventRenderer:
 
     def _show_confirmation(self, event: RequireUserConfirmEvent) -> None:
         calls = [" > ".join([*event.inside.get(call.id, ()), describe_call(call)]) for call in event.tool_calls]
-        self.has_shown_text = True  # the message of a reply that waits says the same
+        self.has_shown_text = True  # the message of a waiting reply says the same
         self._view.line("waiting", f"for a decision on {', '.join(calls)}")
 
     def _show_external_calls(self, event: RequireExternalExecutionEvent) -> None:
@@ -230,7 +230,7 @@ class EventRenderer:
         self._view.line(_shorten_line(label), one_line(text))
 
     def _show_end(self, event: ReplyEndEvent) -> None:
-        # Other limits are told by their reason alone, and a failure is raised where the reply was asked for.
+        # For other limits, the reason is enough, and a failure is raised to the caller of the reply.
         if event.finished_reason == "exceed_max_form_attempts":
             self._view.line("error", one_line(event.error or event.finished_reason))
 
@@ -240,17 +240,17 @@ class EventRenderer:
         self._pieces = []
 
     def _stream(self, kind: Kind, block_id: str, delta: str) -> None:
-        if block_id != self._block_id:  # another agent speaks in between
+        if block_id != self._block_id:  # another agent spoke in between
             self._begin_block(block_id)
         self._pieces.append(delta)
         self._view.stream(kind, delta)
 
     def _find_call(self, event: _CallEvent) -> _ShownCall:
-        # It begins here where a process before this one, or a layer, has kept the event of its start.
+        # It starts here if an earlier process, or a layer, kept its start event.
         return self._calls.setdefault(event.tool_call_id, _ShownCall(event.tool_call_name or "?"))
 
     def _add_output(self, call: _ShownCall, text: str) -> None:
-        # Whole lines only, since the lines of several tools may alternate.
+        # Complete lines only, since the lines of several tools may alternate.
         *lines, rest = text.split("\n")
         for line in lines:
             self._show_line(call, "".join([*call.line, line]))
@@ -263,19 +263,19 @@ class EventRenderer:
         call.line = []
 
     def _show_line(self, call: _ShownCall, line: str) -> None:
-        call.lines += 1  # also those that are not shown, for the end says how many there were
+        call.lines += 1  # even those not shown, since the end counts them
         if call.lines <= _MAX_OUTPUT_LINES:
             self._view.line("result", f"{call.name}: {_shorten_line(line)}")
 
     def _replace_output(self, call: _ShownCall, output: list[TextBlock | DataBlock]) -> None:
         if call.lines:
             self._view.line("replaced", f"{call.name}: the result above is void; instead:")
-        call.lines = 0  # the limit is for what is shown instead
+        call.lines = 0  # the limit applies to the new output
         for block in output:
             self._add_output(call, block.text if isinstance(block, TextBlock) else block.source.media_type)
             self._end_line(call)
 
-    # Last, since a class body knows only the methods above a line.
+    # Last, since a class body only knows the methods above.
     _METHODS: ClassVar[dict[type[AgentEvent], Callable[["EventRenderer", Any], None]]] = {
         ModelCallStartEvent: _show_model_call,
         ModelCallRetryEvent: _show_retry,

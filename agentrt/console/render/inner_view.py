@@ -1,25 +1,25 @@
-"""The view of a sub-agent's reply, among the lines of the one that asked it."""
+"""The view of a sub-agent's reply, among the lines of its caller."""
 
+from agentrt._runtime.text import escape_controls, one_line
 from agentrt.console.render.plain import Kind, View
-from agentrt.text import escape_controls, one_line
 
 __all__ = ["InnerView"]
 
 
 class InnerView:
-    """Shows the reply of a sub-agent as indented lines, those of its text with its name.
+    """Shows the reply of a sub-agent as indented lines; its text has its name.
 
-    Text is shown by whole lines, since several sub-agents may speak at once.
+    Text is shown in complete lines, since several sub-agents may speak at once.
     """
 
     def __init__(self, outer: View, name: str) -> None:
         self._outer = outer
         self._name = escape_controls(one_line(name))
         self._kind: Kind = "text"
-        self._pieces: list[str] = []  # of a line that is not whole yet
+        self._pieces: list[str] = []  # of the incomplete line
 
     def stream(self, kind: Kind, piece: str) -> None:
-        """Add to the text that is open, and show the lines that this finished."""
+        """Add to the open text, and show the completed lines."""
         if kind != self._kind:
             self.end()
             self._kind = kind
@@ -29,16 +29,16 @@ class InnerView:
         self._pieces.append(rest)
 
     def end(self) -> None:
-        """Show what is left of the text that is open."""
+        """Show the rest of the open text."""
         self._show("")
 
     def line(self, label: str, text: str, depth: int = 0) -> None:
-        """Close the text that is open, and show one thing that happened."""
+        """End the open text, and show one event."""
         self.end()
         self._outer.line(label, text, depth + 1)
 
     def wait(self, reason: str, *, for_tool: bool = False) -> None:
-        """Show what is being waited for."""
+        """Show the reason for waiting."""
         self._outer.wait(f"{self._name}: {reason}", for_tool=for_tool)
 
     def _show(self, end: str) -> None:

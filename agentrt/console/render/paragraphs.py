@@ -1,18 +1,18 @@
-"""Markdown that is still being written, cut where what came before cannot change any more."""
+"""Splits growing Markdown where the earlier part is final."""
 
 import re
 
 __all__ = ["Paragraphs"]
 
-# As CommonMark has it: up to three spaces, then backticks or tildes.
+# As in CommonMark: up to three spaces, then backticks or tildes.
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 class Paragraphs:
-    """Collects text piece by piece and returns what is finished, a few paragraphs at a time.
+    """Collects text piece by piece and returns finished paragraphs.
 
-    A paragraph is finished when another one begins: after an empty line, outside of a fenced block, and not indented,
-    as it would be inside a list. The cost of a piece depends on its own length only, however long the text is.
+    A paragraph is finished when another one starts: after an empty line, outside a fenced block, and not indented,
+    as inside a list. The cost of a piece depends only on its own length, not on that of the text.
     """
 
     __slots__ = ("_after_empty", "_fence", "_lines", "_parts")
@@ -25,12 +25,12 @@ class Paragraphs:
 
     @property
     def rest(self) -> str:
-        """What was not returned yet."""
+        """The text not yet returned."""
         return "\n".join([*self._lines, "".join(self._parts)])
 
     def feed(self, piece: str) -> list[str]:
-        """Take a piece, and return what it finished."""
-        # Pieces are joined only where a line ends, so that a long line costs no more per piece than a short one.
+        """Add a piece, and return the finished text."""
+        # Pieces are joined only at the end of a line, so that a long line costs no more per piece than a short one.
         head, newline, tail = piece.rpartition("\n")
         if not newline:
             self._parts.append(piece)
@@ -40,7 +40,7 @@ class Paragraphs:
         return [paragraphs for line in lines if (paragraphs := self._take(line)) is not None]
 
     def take_rest(self) -> str:
-        """Return what was not returned yet, and begin anew."""
+        """Return the rest, and reset."""
         rest = self.rest
         self._lines, self._parts = [], []
         self._fence, self._after_empty = None, False
@@ -62,6 +62,6 @@ class Paragraphs:
             return
         if self._fence is None:
             self._fence = match[1]
-        # A fence is closed by one of the same character that is at least as long, with nothing behind it.
+        # A fence is closed by one of the same character, at least as long, with nothing after it.
         elif match[1].startswith(self._fence) and not line[match.end() :].strip():
             self._fence = None

@@ -1,21 +1,21 @@
-"""A reply as plain text, for pipes, files, notebooks and simple terminals: no control codes at all."""
+"""A reply as plain text, for pipes, files, notebooks and simple terminals: without control codes."""
 
 import sys
 from types import TracebackType
 from typing import Literal, Protocol, Self, TextIO
 
-from agentrt.output.screen import Screen, standard_output
-from agentrt.text import escape_controls
+from agentrt._runtime.output.screen import Screen, standard_output
+from agentrt._runtime.text import escape_controls
 
 __all__ = ["INDENT", "Kind", "PlainView", "View"]
 
 INDENT = "  "
-"""Before a line, for each sub-agent that it is inside of."""
+"""The prefix of a line for each level of sub-agents."""
 Kind = Literal["text", "thinking"]
 
 
 class View(Protocol):
-    """A place to show a reply: text that grows, and lines between."""
+    """A display for a reply: growing text, and lines in between."""
 
     def stream(self, kind: Kind, piece: str) -> None: ...
     def end(self) -> None: ...
@@ -24,9 +24,9 @@ class View(Protocol):
 
 
 class PlainView:
-    """A view that needs nothing of its output; what comes from models and tools is made safe here.
+    """A view for any output; text of models and tools is escaped here.
 
-    Writes everything as it comes. A line that is not the answer begins with a [label].
+    Writes everything as it arrives. A line that is not the answer starts with a [label].
     """
 
     def __init__(self, file: TextIO) -> None:
@@ -43,24 +43,24 @@ class PlainView:
         self.end()
 
     def stream(self, kind: Kind, piece: str) -> None:
-        """Show more of the text that is open; the first piece after `end` opens one."""
+        """Add to the open text; the first piece after `end` opens a new one."""
         if piece:
             self._put(kind, "[thinking] " if kind == "thinking" else "", piece)
 
     def end(self) -> None:
-        """Close the text that is open, if one is."""
+        """End the open text, if any."""
         with self._screen.lock:
             self._screen.use(self._file)
             self._screen.end_line_of(self._name)
             self._screen.flush()
 
     def line(self, label: str, text: str, depth: int = 0) -> None:
-        """Close the text that is open, and show one thing that happened, inside of so many sub-agents."""
+        """End the open text, and print one event, indented by depth."""
         self.end()
         self._put("line", "", INDENT * depth + f"[{label}] {text}".rstrip() + "\n")
 
     def wait(self, reason: str, *, for_tool: bool = False) -> None:
-        """Print nothing: a reason for waiting could not be erased again."""
+        """Print nothing: a reason for waiting could not be erased."""
 
     def _put(self, owner: str, head: str, text: str) -> None:
         with self._screen.lock:

@@ -1,19 +1,19 @@
-"""A bar for the indexing of documents."""
+"""A progress bar for indexing documents."""
 
 import sys
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
-from agentrt.text import escape_controls
+from agentrt._runtime.text import escape_controls
 
 __all__ = ["ProgressBar"]
 
-_MAX_NAME = 40  # characters of a document's name
+_MAX_DOCUMENT_NAME = 40  # characters of a document's name
 
 
 class _Progress(Protocol):
-    """An `IndexProgress`, whose package a chat need not load."""
+    """An `IndexProgress`; a chat need not load its package."""
 
     @property
     def document(self) -> str: ...
@@ -28,9 +28,9 @@ class _Progress(Protocol):
 
 
 class ProgressBar:
-    """Draws what `KnowledgeBase.sync` and `add` tell it: `with ProgressBar() as bar`, and `on_progress=bar`.
+    """Draws the progress of `KnowledgeBase.sync` and `add`: `with ProgressBar() as bar`, and `on_progress=bar`.
 
-    It is drawn with rich, on standard error, where that is a terminal, and nowhere else.
+    It is drawn with rich, on standard error, only if that is a terminal.
     """
 
     def __init__(self, file: TextIO | None = None) -> None:
@@ -66,7 +66,7 @@ class ProgressBar:
         self._bar.start()
 
     def __call__(self, progress: _Progress) -> None:
-        """Draw how far it has come."""
+        """Draw the progress."""
         if self._bar is None:
             return
         self._bar.update(
@@ -76,5 +76,5 @@ class ProgressBar:
             # Both count, since either may take most of the time.
             completed=progress.documents + progress.chunks,
             total=progress.total_documents + progress.total_chunks,
-            document=escape_controls(progress.document[-_MAX_NAME:]),
+            document=escape_controls(progress.document[-_MAX_DOCUMENT_NAME:]),
         )

@@ -1,13 +1,13 @@
-"""A reply in a terminal that can be redrawn, with rich."""
+"""A reply in a terminal, drawn with rich."""
 
 import sys
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from agentrt._runtime.text import escape_controls
 from agentrt.console.render.echo import Echo
 from agentrt.console.render.paragraphs import Paragraphs
 from agentrt.console.render.plain import INDENT, Kind, PlainView
-from agentrt.text import escape_controls
 
 __all__ = ["RichView"]
 
@@ -16,11 +16,11 @@ _STYLES = {"error": "bold red", "retry": "yellow", "call": "cyan", "stopped": "y
 
 
 class RichView(PlainView):
-    """Draws the unfinished paragraph again and again, and prints finished ones above it, as Markdown.
+    """Redraws the unfinished paragraph, and prints finished ones above it, as Markdown.
 
-    So a long answer costs no more per piece than a short one. Typed text is not echoed meanwhile, since it would move
-    the cursor away from the paragraph to be drawn again. Without `markdown` the answer is shown as it is. Raises
-    `ImportError` where rich is not installed.
+    So a piece of a long answer costs no more than one of a short answer. Typed text is not echoed meanwhile, since it
+    would move the cursor away from the paragraph to redraw. Without `markdown` the answer is shown unchanged. Raises
+    `ImportError` if rich is not installed.
     """
 
     def __init__(self, file: TextIO, *, markdown: bool = True) -> None:
@@ -52,13 +52,13 @@ class RichView(PlainView):
         try:
             self.end()
         finally:
-            # Also where printing has failed: otherwise the cursor stays hidden, and rich's thread keeps running.
+            # Even if printing has failed: otherwise the cursor stays hidden, and rich's thread keeps running.
             self._waiting = ""
             self._live.stop()
             self._echo.turn_on()
 
     def stream(self, kind: Kind, piece: str) -> None:
-        """Add to the text that is open, and print the paragraphs that this finished."""
+        """Add to the open text, and print the finished paragraphs."""
         if self._open != kind:
             self.end()
             self._open = kind
@@ -68,14 +68,14 @@ class RichView(PlainView):
             self._print("")
 
     def end(self) -> None:
-        """Print what is left of the text that is open."""
+        """Print the rest of the open text."""
         rest = self._paragraphs.take_rest()
         if rest.strip():
             self._print(self._format(rest))
         self._open = None
 
     def line(self, label: str, text: str, depth: int = 0) -> None:
-        """Print a line of its own, inside of so many sub-agents."""
+        """Print a separate line, indented by depth."""
         from rich.text import Text
 
         self.end()
@@ -90,13 +90,13 @@ class RichView(PlainView):
         from rich.text import Text
 
         if for_tool:
-            self._echo.turn_on()  # it may ask the user something
+            self._echo.turn_on()  # which may ask the user
         else:
             self._echo.turn_off()
         self._waiting = Spinner("dots", Text(escape_controls(reason), style="dim"), style="dim")
 
     def _print(self, renderable: Any) -> None:
-        self._live.refresh()  # without what is about to be printed, which would be seen twice
+        self._live.refresh()  # without the text about to be printed, which would appear twice
         self._console.print(renderable)
 
     def _draw_unfinished(self) -> Any:
@@ -108,7 +108,7 @@ class RichView(PlainView):
         room = self._console.height - 2
         if len(lines) <= room:
             return self._format(rest)
-        # As plain text, since half a table is not Markdown; the end, since that is what the user reads.
+        # As plain text, since half a table is not Markdown; only the end, which the user reads.
         return self._as_plain("\n".join(lines[-room:]))
 
     def _format(self, text: str) -> Any:
@@ -116,7 +116,7 @@ class RichView(PlainView):
 
         if self._open == "thinking" or not self._markdown:
             return self._as_plain(text.strip("\n"))
-        return Markdown(text, hyperlinks=False)  # the address that a link leads to is there to be read
+        return Markdown(text, hyperlinks=False)  # the target of a link stays readable
 
     def _as_plain(self, text: str) -> Any:
         from rich.text import Text

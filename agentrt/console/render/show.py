@@ -1,4 +1,4 @@
-"""`show`: prints a reply while it happens."""
+"""`show`: prints a reply as it happens."""
 
 import codecs
 import os
@@ -9,9 +9,9 @@ from typing import Protocol, TextIO
 
 import anyio
 
+from agentrt._runtime.conversation.reply_stream import ReplyStream
 from agentrt.console.render.event_renderer import EventRenderer
 from agentrt.console.render.plain import PlainView
-from agentrt.conversation.reply_stream import ReplyStream
 from agentrt.errors import UsageError
 from agentrt.event import (
     AgentEvent,
@@ -35,9 +35,9 @@ class _ReplyItems(Protocol):
 async def show(stream: _ReplyItems, *, color: bool = True, markdown: bool = True) -> Msg:
     """Print a reply as it happens, `await show(agent.reply_stream("Hi!"))`, and return its final message.
 
-    Prints to `sys.stdout`: with rich, to a terminal, Markdown in colours; plain text otherwise, and with `color=False`
-    or `NO_COLOR` set. With `markdown=False` the answer is shown as it is, in colours or without. What a terminal would
-    obey is escaped. The stream is closed whatever happens, and what it raises is raised.
+    Prints to `sys.stdout`: Markdown in colours on a terminal, with rich; plain text otherwise, and with `color=False`
+    or `NO_COLOR` set. With `markdown=False` the answer is shown unchanged, in colours or without. Control codes
+    are escaped. The stream is always closed, and its errors are raised.
     """
     final = _FinalMessage()
     async with aclosing(stream):
@@ -49,19 +49,19 @@ async def show(stream: _ReplyItems, *, color: bool = True, markdown: bool = True
                     if not isinstance(item, Msg):
                         renderer.render(item)
             except anyio.get_cancelled_exc_class():
-                # Shown here, since the view is closed when the cancellation has left.
+                # Shown here, since the view is closed after the cancellation.
                 view.line("stopped", "")
                 raise
             message = stream.message if isinstance(stream, ReplyStream) else final.message()
             if not renderer.has_shown_text:  # a layer may answer without a single event
                 view.stream("text", message.get_text_content() or "")
-            if message.usage is not None and message.usage != ChatUsage():  # where no usage is known, show no zeros
+            if message.usage is not None and message.usage != ChatUsage():  # without a known usage, show no zeros
                 renderer.render_usage(message.usage)
     return message
 
 
 class _FinalMessage:
-    """The final message: the one that the stream ends with, or else the last round of what its events build."""
+    """The final message: the one at the end of the stream, or else the last round of the events' message."""
 
     def __init__(self) -> None:
         self._last_item: Msg | None = None
@@ -79,9 +79,9 @@ class _FinalMessage:
         if isinstance(item, BlocksWithdrawnEvent):
             earlier = self._rebuilt.get_content_blocks()[: self._round_start]
             self._round_start -= sum(block.id in item.block_ids for block in earlier)
-        with suppress(ValueError):  # a layer kept the beginning of a block to itself
+        with suppress(ValueError):  # a layer kept the start of a block
             self._rebuilt.append_event(item)
-        # The final message of a reply is its last round: what is said after the last tool.
+        # The final message of a reply is its last round: the text after the last tool.
         if isinstance(item, (ModelCallStartEvent, ToolResultEndEvent)):
             self._round_start = len(self._rebuilt.content)
 

@@ -20,7 +20,7 @@ _LIMITS_IN_WORDS = {
 def describe_wait(event: CustomEvent) -> str | None:
     """Return the wait that `RateLimitMiddleware` or `ToolRetryMiddleware` announces, `None` for any other event."""
     value = event.value
-    # Any layer may use the name, with any value.
+    # Any layer may use this name, with any value.
     if not isinstance(value, Mapping) or not isinstance(seconds := value.get("wait_seconds"), (int, float)):
         return None
     reason = value.get("reason")
@@ -28,7 +28,7 @@ def describe_wait(event: CustomEvent) -> str | None:
         ahead = value.get("ahead")
         queue = f"; {ahead} {'call is' if ahead == 1 else 'calls are'} before it" if ahead else ""
         purpose = _LIMITS_IN_WORDS.get(reason, f"for the limit {reason}")
-        # Zero where nobody knows how long it takes.
+        # 0 if the time is unknown.
         length = f"at least {_describe_seconds(seconds)} " if seconds else ""
         return f"{length}{purpose}{queue}"
     if event.name == "tool_retry":

@@ -4,9 +4,9 @@ import re
 from functools import cache
 from urllib.parse import urlsplit
 
+from agentrt._runtime.model_interface.capabilities import ModelCapabilities
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError
-from agentrt.model_interface.capabilities import ModelCapabilities
-from agentrt.text import lazy_pattern
 
 __all__ = ["known_capabilities", "read_table"]
 
@@ -15,11 +15,11 @@ _DATE_SUFFIX = lazy_pattern(r"[-@]\d{4}-?\d{2}-?\d{2}$")
 _INPUTS = {"i": "image", "a": "audio", "v": "video", "p": "pdf"}
 _MARKS = {"-": False, "?": None}
 _SERVERS = {"groq": ".groq.com", "bedrock": ".api.aws"}
-"""The servers that the table names, with the ends of their host names."""
+"""The servers in the table, with the ends of their host names."""
 
 
 def known_capabilities(model: str, base_url: str | None = None) -> ModelCapabilities:
-    """Return what is known of the model with this name: nothing, if it is not in the table.
+    """Return the known capabilities of the model with this name; none, if it is not in the table.
 
     The name is looked up as it is, for the server and then for all servers; then without the maker's name in front,
     as OpenRouter writes it ("openai/gpt-5-mini"), and without a date at the end ("gpt-5-mini-2025-08-07"). The versions
@@ -28,11 +28,11 @@ def known_capabilities(model: str, base_url: str | None = None) -> ModelCapabili
     models = read_table()
     if not isinstance(model, str):
         raise ConfigError(f"known_capabilities() takes the name of a model as a str, not {model!r:.100}")
-    # Only makers that serve their models themselves: an open model has the limits of its server.
+    # Only makers that serve their own models: an open model has the limits of its server.
     name = _MAKER_PREFIX.sub("", model)
     if name.startswith("claude-"):
         name = name.replace(".", "-")
-    # By the end of the host name, since regions and gateways stand before it.
+    # By the end of the host name, since regions and gateways come before it.
     host = urlsplit(base_url or "").hostname or ""
     server = next((server for server, end in _SERVERS.items() if host.endswith(end)), "")
     for candidate in (f"{server}:{model}", model, name, _DATE_SUFFIX.sub("", name)):
@@ -41,13 +41,13 @@ def known_capabilities(model: str, base_url: str | None = None) -> ModelCapabili
     return ModelCapabilities()
 
 
-@cache  # read once, and not before it is needed
+@cache  # read once, when it is first needed
 def read_table() -> dict[str, ModelCapabilities]:
     """Return the capabilities of each model in the table, by the names that stand there."""
     from agentrt.model.catalog.table import MODELS
 
     models: dict[str, ModelCapabilities] = {}
-    # A text instead of calls: it is easy to read, and does not slow down the import.
+    # A text instead of calls: readable, and no slower to import.
     for line in filter(None, MODELS.splitlines()):
         names, *counts, inputs, abilities = re.split(r"\s*\|\s*", line)
         context_size, max_input, max_output = (None if count == "?" else int(count) for count in counts)

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from agentrt.keywords import suggest_keywords
-from agentrt.model_interface.capabilities import TokenPrices
+from agentrt._runtime.model_interface.capabilities import TokenPrices
 from agentrt.types import ChatUsage
 
 __all__ = ["PublishedPrices", "load_prices"]
@@ -21,10 +20,9 @@ def load_prices() -> Any:
     return genai_prices
 
 
-@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class PublishedPrices:
-    """What calls of a model cost, by the data of genai-prices. It is read when it is needed, and nothing is fetched.
+    """The cost of a model's calls, by the data of genai-prices, which is loaded when needed and never fetched.
 
     Prices are found by the URL of the model's server, or else by the provider's name. Without the extra `prices`, and
     for a model that it does not list, nothing is known.
@@ -35,7 +33,7 @@ class PublishedPrices:
     provider: str | None = None
 
     def cost(self, usage: ChatUsage) -> float | None:
-        """Return what a call with this usage cost in US dollars, `None` if that is not known."""
+        """Return the cost of a call with this usage in US dollars, `None` if unknown."""
         try:
             prices = load_prices()
         except ImportError:
@@ -56,8 +54,8 @@ class PublishedPrices:
 
     @property
     def rates(self) -> TokenPrices | None:
-        """What a million tokens cost in a short request, `None` if that is not known."""
-        # Of short requests, since some models cost more above a certain length.
+        """The price of a million tokens in a short request, `None` if unknown."""
+        # For short requests, since some models cost more above a certain length.
         costs = [self.cost(usage) for usage in (ChatUsage(1_000), ChatUsage(0, 1_000), ChatUsage(1_000, 0, 1_000))]
         known = [float(Decimal(str(cost)) * 1_000) for cost in costs if cost is not None]
         return TokenPrices(*known) if len(known) == len(costs) else None

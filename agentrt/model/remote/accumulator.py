@@ -1,11 +1,11 @@
-"""Putting a streamed answer together: fragments in, pieces with stable ids out, and the whole at the end."""
+"""Assembles a streamed answer: fragments in, pieces with stable ids out, and the whole at the end."""
 
 import json
 import re
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 
-from agentrt.block import (
+from agentrt._runtime.block import (
     Base64Source,
     ContentBlock,
     DataBlock,
@@ -15,8 +15,8 @@ from agentrt.block import (
     ToolCallBlock,
     new_id,
 )
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import Malformed
-from agentrt.text import lazy_pattern
 
 __all__ = ["StreamAccumulator", "is_whole_object"]
 
@@ -39,9 +39,9 @@ class _TextPieces:
 
 @dataclass(slots=True)
 class _BracketCount:
-    """Follows the brackets of JSON text that comes in pieces, to know where an object ends.
+    """Tracks the brackets of JSON text in pieces, to find the end of an object.
 
-    Each piece is read once, and not before the end is asked for, which few servers make necessary.
+    Each piece is read once, and only when the end is asked for, which few servers require.
     """
 
     unread: list[str] = field(default_factory=list)
@@ -51,9 +51,9 @@ class _BracketCount:
     ends_escaping: bool = False
 
     def is_complete(self) -> bool:
-        """Say whether there were brackets, and all of them are closed."""
+        """Say whether every bracket that was opened is closed; without any, this is false."""
         text, self.unread = "".join(self.unread), []
-        # A backslash that ended the last piece belongs to the first character of this one.
+        # A backslash at the end of the last piece belongs to the first character of this one.
         self._read(f"\\{text}" if self.ends_escaping and text else text)
         return self.has_begun and not self.in_string and self.depth <= 0
 
@@ -74,7 +74,7 @@ class _BracketCount:
 @dataclass(slots=True)
 class _CallPieces:
     id: str = ""
-    """The id that its pieces have: settled with the first of them, and never changed afterwards."""
+    """The id of its pieces: set with the first of them, and never changed afterwards."""
     given_id: str = ""
     name: str = ""
     parts: list[str] = field(default_factory=list)
@@ -111,11 +111,11 @@ class _WholeBlock:
 
 
 class StreamAccumulator:
-    """Makes blocks of the fragments of one answer.
+    """Builds blocks from the fragments of one answer.
 
-    The `add_...` methods take the fragments in the order in which they came; `take_pieces` gives the pieces that they
-    make, and `content` the whole blocks, in the order of their first fragments and with the ids of their pieces. A tool
-    call first becomes a piece with the first fragment of its arguments, when its id and its whole name are known.
+    The `add_...` methods take the fragments in order of arrival; `take_pieces` returns the pieces that they make, and
+    `content` the complete blocks, in the order of their first fragments and with the ids of their pieces. A tool call
+    first becomes a piece with the first fragment of its arguments, when its id and full name are known.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class StreamAccumulator:
         self._pieces: list[ContentBlock] = []
 
     def add_text(self, text: str) -> None:
-        """Take more of the answer's text."""
+        """Add text of the answer."""
         block = self._open_block(TextBlock) if text else None
         if block and (text := _complete_characters(block, text)):
             block.parts.append(text)
@@ -136,7 +136,7 @@ class StreamAccumulator:
             self._pieces.append(TextBlock(text, block.id))
 
     def add_thinking(self, text: str, signature: str | None = None) -> None:
-        """Take more of the thinking; its signature ends it."""
+        """Add thinking; its signature ends it."""
         if not text and not signature:
             return
         block = self._open_block(ThinkingBlock)
@@ -148,17 +148,17 @@ class StreamAccumulator:
             self._open = None
 
     def end_block(self) -> None:
-        """Let the text or thinking to come be a block of its own."""
+        """Start a new block with the next text or thinking."""
         self._open = None
 
     def add_block(self, block: DataBlock | ProviderBlock) -> None:
-        """Take a block that comes as a whole."""
+        """Add a complete block."""
         self._blocks.append(_WholeBlock(block))
         self._open = None
         self._pieces.append(block)
 
     def add_data(self, data: str, media_type: str) -> None:
-        """Take a piece of the answer's one sound or picture, which is base64 by itself; text may come in between."""
+        """Add a piece of the answer's one sound or picture, in base64 of its own; text may come in between."""
         if not data:
             return
         if self._data is None:
@@ -168,25 +168,25 @@ class StreamAccumulator:
         self._pieces.append(DataBlock(Base64Source(data, media_type), id=self._data.id))
 
     def add_call(self, index: int | None, id: str, name: str, arguments: str | dict[str, object]) -> None:
-        """Take a fragment of a tool call; any part of it may be empty.
+        """Add a fragment of a tool call; any part of it may be empty.
 
-        It continues the call with this `index`, else with this `id`, else the last one. It begins a call when there is
-        none to continue, or when it cannot belong to that one: its id is another, or that one is complete and the
-        fragment has another name or begins a second object. Without an index, a name begins a call too, unless it
-        repeats that of a call that is not complete.
+        It continues the call with this `index`, else with this `id`, else the last one. It starts a call if there is
+        none to continue, or if it cannot belong to that one: its id differs, or that one is complete and the
+        fragment has another name or starts a second object. Without an index, a name starts a call too, unless it
+        repeats that of an incomplete call.
         """
         call = self._call_to_continue(index, id, name, arguments)
         if call is None:
             call = _CallPieces()
             self._blocks.append(call)
-            self._open = None  # text after a call is a block of its own
+            self._open = None  # text after a call starts a new block
             if index is not None:
                 self._calls[index] = call
         self._last_call = call
         if id:
             self._calls["id", id] = call
             call.given_id = id
-        # A name may come in fragments, or whole with each fragment of the arguments; the first piece settles it.
+        # A name may come in fragments, or complete with each fragment of the arguments; the first piece settles it.
         if name and not call.parts and name != call.name:
             call.name += name
         if isinstance(arguments, dict):
@@ -202,12 +202,12 @@ class StreamAccumulator:
             self._pieces.append(ToolCallBlock(call.id, call.name, text))
 
     def take_pieces(self) -> list[ContentBlock]:
-        """Return the pieces since the last time."""
+        """Return the pieces since the last call."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
     def content(self) -> list[ContentBlock]:
-        """Return the whole blocks; raises `Malformed` for a tool call without a name."""
+        """Return the complete blocks; raises `Malformed` for a tool call without a name."""
         for call in self._blocks:
             if isinstance(call, _CallPieces):
                 if not call.name:
@@ -217,7 +217,7 @@ class StreamAccumulator:
 
     @property
     def open_text_length(self) -> int:
-        """How many characters the text has that text to come continues; 0 if it begins a block."""
+        """The length of the text that the next text continues; 0 if that starts a block."""
         return self._open.length if self._open is not None and self._open.kind is TextBlock else 0
 
     @property
@@ -227,18 +227,18 @@ class StreamAccumulator:
 
     @property
     def has_calls(self) -> bool:
-        """Whether a tool call has begun."""
+        """Whether there is a tool call."""
         return self._last_call is not None
 
     @property
     def ends_in_half_a_call(self) -> bool:
-        """Whether the last tool call has no arguments, or no whole ones."""
+        """Whether the last tool call has no complete arguments."""
         call = self._last_call
         return call is not None and not is_whole_object("".join(call.parts or call.waiting))
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is a block already."""
+        """Whether there is a block."""
         return bool(self._blocks)
 
     def _open_block(self, kind: type[TextBlock | ThinkingBlock]) -> _TextPieces:
@@ -254,8 +254,8 @@ class StreamAccumulator:
         call = self._last_call if key == ("id", "") else self._calls.get(key)
         if call is None or (id and call.given_id and id != call.given_id):
             return None
-        # Some servers give every call the index 0. Nowhere in JSON does an object begin right where another ends, and
-        # only a fragment with a name begins a call.
+        # Some servers give every call the index 0. In JSON, no object begins right where another ends, and
+        # only a fragment with a name starts a call.
         begins_object = isinstance(arguments, dict) or arguments.lstrip().startswith("{")
         if name and (begins_object or call.name not in ("", name)) and call.brackets.is_complete():
             return None
@@ -264,14 +264,14 @@ class StreamAccumulator:
         return call
 
     def _settle_id(self, call: _CallPieces) -> None:
-        # Some servers give no id, or the same to every call of an answer.
+        # Some servers send no id, or the same one for every call of an answer.
         if not call.id:
             call.id = call.given_id if call.given_id and call.given_id not in self._ids else f"call_{new_id()}"
             self._ids.add(call.id)
 
 
 def is_whole_object(text: str) -> bool:
-    """Say whether the text is a JSON object, with nothing missing at its end."""
+    """Say whether the text is a complete JSON object."""
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -279,7 +279,7 @@ def is_whole_object(text: str) -> bool:
 
 
 def _complete_characters(block: _TextPieces | _CallPieces, text: str) -> str:
-    # Servers that count in UTF-16, as those in JavaScript do, may cut a character in two: the first half waits.
+    # Servers that count in UTF-16, such as those in JavaScript, may split a character: the first half waits.
     if block.half_character and text:
         text = (block.half_character + text).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     if text:

@@ -1,4 +1,4 @@
-"""What went wrong at a provider, as an error of the tree: by HTTP status and body, not by the classes of an SDK."""
+"""Errors of a provider, by HTTP status and body."""
 
 import json
 import math
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import (
     ContextOverflow,
     MalformedCall,
@@ -19,18 +20,17 @@ from agentrt.errors import (
     Rejected,
     Transient,
 )
-from agentrt.text import lazy_pattern
 
 __all__ = ["ProviderErrors", "json_or_text"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A fault, recognised by its status together with a code or words; by its status alone if it has neither."""
+    """A fault, recognised by its status and a code or words; by its status alone if it has neither."""
 
     error: type[ModelError]
     statuses: frozenset[int] | None = None
-    """`None` stands for every status."""
+    """`None` matches every status."""
     codes: frozenset[str] = frozenset()
     words: re.Pattern[str] | None = None
 
@@ -43,10 +43,10 @@ class _Fault:
         return not self.codes.isdisjoint(codes) or (self.words is not None and self.words.search(text) is not None)
 
 
-# Providers give one status to faults that need different remedies: a request that is too long is to be compressed, a
-# quota that is used up does not come back by waiting, a filter refuses the next attempt as well. Their codes tell the
-# faults apart, and where a server gives no code, the words of its message do. The first that fits counts; any other
-# status from 500 on is `Transient`, and what is left is `Rejected`.
+# Providers use one status for faults with different remedies: a request that is too long has to be compressed, a
+# used-up quota does not come back by waiting, a filter refuses the next attempt too. Their codes distinguish the
+# faults, and for a server without codes, the words of its message do. The first match counts; any other
+# status from 500 on is `Transient`, and the rest is `Rejected`.
 _FAULTS = (
     _Fault(
         Refused,
@@ -74,7 +74,7 @@ _FAULTS = (
             re.IGNORECASE,
         ),
     ),
-    # Groq's, of what the model has written: the next time it may write otherwise.
+    # Groq's, about the model's output: a retry may succeed.
     _Fault(MalformedCall, codes=frozenset({"json_validate_failed", "tool_use_failed"})),
     _Fault(
         ContextOverflow,
@@ -101,7 +101,7 @@ _FAULTS = (
         ),
     ),
     _Fault(ContextOverflow, frozenset({413})),
-    # A request of more tokens than the limit has for a minute is refused in every minute.
+    # A request with more tokens than the limit per minute is refused in every minute.
     _Fault(
         ContextOverflow,
         frozenset({429}),
@@ -129,7 +129,7 @@ _FAULTS = (
     _Fault(Transient, frozenset({408, 409, 425, 498, 499})),  # 498: Groq has no room for requests of its flex tier
     _Fault(Transient, frozenset({424}), words=lazy_pattern("try your request again", re.IGNORECASE)),  # Bedrock's
 )
-# An error in the middle of a stream has a code and no status.
+# An error within a stream has a code but no status.
 _STATUS_OF_CODE = {
     "api_error": 500,
     "authentication_error": 401,
@@ -165,20 +165,20 @@ _STATUS_OF_CODE = {
     "vector_store_timeout": 504,
 }
 _BAD_KEY_TEXT = lazy_pattern(r"api key not valid|api key expired|(?:invalid|incorrect) api[ _]key", re.IGNORECASE)
-# OpenAI's limits are there again after "6m0s", "1.5s" or "20ms", which its messages say as well.
+# OpenAI's limits are reset after "6m0s", "1.5s" or "20ms", which its messages say too.
 _DURATION = r"(?:(?P<hours>\d+)h)?(?:(?P<minutes>\d+)m(?!s))?(?:(?P<seconds>\d+(?:\.\d+)?)s)?(?:(?P<ms>\d+)ms)?"
 _RESET_AFTER = lazy_pattern(_DURATION)
 _TRY_AGAIN = lazy_pattern(rf"try again in {_DURATION}", re.IGNORECASE)
 _RATE_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
 _USER_IN_URL = lazy_pattern(r"://[^/@\s'\"]+@")
-_MAX_SECONDS_TO_WAIT = 86_400.0  # seconds; a server that asks for more means a day's quota, or is mistaken
-_MAX_TEXT = 500  # characters of a provider's own words that a message repeats
-_MAX_GATEWAYS = 3  # one behind the other
-_MAX_PAGE = 2_000  # characters of a page that are searched for what it says
+_MAX_SECONDS_TO_WAIT = 86_400.0  # seconds; a longer wait means a day's quota, or a mistake
+_MAX_TEXT = 500  # characters of a provider's text in a message
+_MAX_GATEWAYS = 3  # nested
+_MAX_PAGE = 2_000  # characters of a page that are searched for its text
 _TAG = lazy_pattern(r"<(?:([a-zA-Z][a-zA-Z0-9]*)|/[a-zA-Z]|[!?])")
-_ENDS = {name: lazy_pattern(f"</{name}", re.IGNORECASE) for name in ("head", "script", "style")}  # of what is not shown
+_ENDS = {name: lazy_pattern(f"</{name}", re.IGNORECASE) for name in ("head", "script", "style")}  # hidden elements
 _ESCAPED = lazy_pattern(r"\\u(?![dD][89a-fA-F])([0-9a-fA-F]{4})")
-_GAP = r"[\s\xad\u200b-\u200d\u2060\ufeff]*"  # what a page may put between characters without being seen
+_GAP = r"[\s\xad\u200b-\u200d\u2060\ufeff]*"  # invisible characters in a page
 _MASK = "***"
 _MIN_SECRET_LENGTH = 8  # "EMPTY", "none" and "ollama" are keys as well, and words
 
@@ -190,14 +190,14 @@ class ProviderErrors:
     model: str
     url: str
     key_variable: str | None = None
-    secrets: tuple[str, ...] = ()
+    secrets: Iterable[str] = ()
 
     def __repr__(self) -> str:
-        return f"ProviderErrors({self.source})"  # the one that dataclasses write would show the secrets
+        return f"ProviderErrors({self.source})"  # the generated one would show the secrets
 
     @property
     def source(self) -> str:
-        """Which model failed, and where: every message begins with that."""
+        """The model and its host: every message begins with this."""
         return f"model {self.model!r} at {self.host}"
 
     @property
@@ -212,14 +212,14 @@ class ProviderErrors:
         return f"{parts.scheme}://{self.host}{parts.path}"
 
     def redact(self, text: str) -> str:
-        """Return the text with every secret masked; the text must be whole, for half a secret is not found.
+        """Return the text with every secret masked; the text must be complete, since half a secret is not found.
 
-        A secret that is spelt in another way (as an entity, percent-encoded, with `\\u0041`), or has tags or space
-        within it, is found too, and the text is then returned in plain characters.
+        An encoded secret (as an entity, percent-encoded, with `\\u0041`), or one with tags or space
+        inside, is found too, and the text is then returned in plain characters.
         """
         patterns = self._secret_patterns()
         text = _mask(text, patterns)
-        # One spelling may hide another (an entity within percent signs), so each step decodes what the last one left.
+        # Encodings may be nested (an entity within percent signs), so each step decodes the result of the last one.
         decoded = text
         for mark, decode in _DECODERS.items():
             if mark in decoded:
@@ -230,9 +230,9 @@ class ProviderErrors:
         return _USER_IN_URL.sub(f"://{_MASK}@", text)
 
     def excerpt(self, text: str) -> str:
-        """Return the text without secrets and not too long for a message."""
+        """Return the text without secrets, shortened for a message."""
         text = self.redact(text)
-        # The end is kept as well: what is wrong often comes there, after a long quotation.
+        # The end is kept too: the problem often comes there, after a long quotation.
         return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 150]} ... {text[-150:]}"
 
     def describe(self, error: BaseException) -> str:
@@ -251,9 +251,9 @@ class ProviderErrors:
 
     def error_for_status(self, status: int, headers: Mapping[str, str], body: object) -> ModelError:
         """Return the error for an answer with this HTTP status; `body` is its JSON, or its text."""
-        if isinstance(body, list) and len(body) == 1:  # as Google's servers have it where a stream was asked for
+        if isinstance(body, list) and len(body) == 1:  # the format of Google's servers for streams
             body = body[0]
-        # A page is redacted whole, before tags are taken out of it and it is cut; the text of JSON only then.
+        # A page is redacted before its tags are removed and it is cut; the text of JSON only afterwards.
         codes, text = _codes_and_text(self.redact(body) if isinstance(body, str) else body)
         text = self.redact(text)
         shown_codes = self.redact(", ".join(sorted(codes)))[:100]
@@ -263,8 +263,10 @@ class ProviderErrors:
             f"{self._remedy(401 if status == 400 and _BAD_KEY_TEXT.search(text) else status, headers)}"
         )
         delay = _retry_delay(body)
-        # Google calls each limit a quota, and says when to come back where waiting helps.
-        cls = RateLimited if status == 429 and delay is not None else _error_class(status, codes, text)
+        usual = Transient if status >= 500 else Rejected
+        fault = next((fault.error for fault in _FAULTS if fault.is_seen_in(status, codes, text)), usual)
+        # Google calls each limit a quota, and names a delay if waiting helps.
+        cls = RateLimited if status == 429 and delay is not None else fault
         error = cls(message)
         error.status_code = status
         error.retry_after = _retry_after(headers) if delay is None else delay
@@ -273,23 +275,23 @@ class ProviderErrors:
         return error
 
     def error_for_event(self, event: object) -> ModelError:
-        """Return the error for an event that reports one after the answer has begun."""
+        """Return the error for an event that reports one within a stream."""
         codes, _ = _codes_and_text(event)
         numbers = [int(code) for code in codes if code.isdecimal() and len(code) == 3 and code >= "400"]
         known = [_STATUS_OF_CODE[code] for code in codes if code in _STATUS_OF_CODE]
         return self.error_for_status((numbers + known + [500])[0], {}, event)
 
     def how_to_give_a_key(self) -> str:
-        """Return the words that say how to give a key."""
+        """Return the advice on how to give a key."""
         return f"set {self.key_variable} or give api_key=..." if self.key_variable else "give api_key=..."
 
     def _secret_patterns(self) -> list[re.Pattern[str]]:
-        from html import escape  # here, since it loads the names of all of HTML's characters
+        from html import escape  # here, since it loads all of HTML's character names
 
         patterns = []
         for secret in self.secrets:
             spellings = {secret, repr(secret)[1:-1], json.dumps(secret)[1:-1], escape(secret)}
-            # The longest first, or the rest of a longer spelling would remain behind the mask of a shorter one.
+            # The longest first, or the rest of a longer spelling would remain after the mask of a shorter one.
             longest_first = sorted(("".join(spelling.split()) for spelling in spellings), key=len, reverse=True)
             if len("".join(secret.split())) >= _MIN_SECRET_LENGTH:
                 pattern = "|".join(_GAP.join(map(re.escape, spelling)) for spelling in longest_first)
@@ -313,7 +315,7 @@ class ProviderErrors:
 
 
 def json_or_text(text: str) -> object:
-    """Return what the JSON says, or else the text: the body of an error may be either."""
+    """Return the parsed JSON, or else the text: the body of an error may be either."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -326,13 +328,6 @@ def _mask(text: str, patterns: Iterable[re.Pattern[str]]) -> str:
     return text
 
 
-def _error_class(status: int, codes: Iterable[str], text: str) -> type[ModelError]:
-    for fault in _FAULTS:
-        if fault.is_seen_in(status, codes, text):
-            return fault.error
-    return Transient if status >= 500 else Rejected
-
-
 def _unescape(text: str) -> str:
     from html import unescape
 
@@ -340,11 +335,10 @@ def _unescape(text: str) -> str:
 
 
 def _codes_and_text(body: object) -> tuple[list[str], str]:
-    """Return what a body says for programs, in lower case, and for people.
+    """Return the codes of a body, in lower case, and its text.
 
-    Bodies are `{"error": {"message", "type", "code"}}`, with or without a wrapper, `{"error": "..."}`,
-    `{"errors": [...]}` and `{"detail": ...}`, or not JSON at all. The words of a gateway may hold those of the provider
-    behind it.
+    Bodies are `{"error": {"message", "type", "code"}}`, with or without a wrapper, `{"error": "..."}`, `{"errors":
+    [...]}` and `{"detail": ...}`, or not JSON at all. The text of a gateway may contain that of the provider behind it.
     """
     if isinstance(body, str):
         is_page = "<" in body[:_MAX_TEXT]
@@ -366,7 +360,7 @@ def _codes_and_text(body: object) -> tuple[list[str], str]:
 
 def _own_codes_and_text(body: Mapping[str, object]) -> tuple[list[str], str]:
     fields = _fields_of(body)
-    # Azure names the filter that refused a request in an inner error.
+    # Azure names the refusing filter in an inner error.
     inner = [fields.get(name) for name in ("innererror", "inner_error")]
     values = [value.get("code") for value in inner if isinstance(value, Mapping)]
     values += [fields.get(name) for name in ("code", "error_code", "type")]
@@ -384,7 +378,7 @@ def _fields_of(body: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _inner_body(body: Mapping[str, object], text: str) -> object:
-    """Return what the provider behind a gateway said, `None` where there is none; `text` is what the gateway says."""
+    """Return the error of the provider behind a gateway or `None`; `text` is the gateway's."""
     metadata = _fields_of(body).get("metadata")  # OpenRouter's
     inner = metadata.get("raw") if isinstance(metadata, Mapping) else None
     if isinstance(inner, str):
@@ -396,7 +390,7 @@ def _inner_body(body: Mapping[str, object], text: str) -> object:
 
 
 def _visible_text(page: str) -> str:
-    """Return what stands between the tags of a page and is shown.
+    """Return the visible text of a page.
 
     It takes linear time, since any proxy may have written the page: each character is read a few times at most,
     and the end of an element that is never closed is searched for once.
@@ -427,7 +421,7 @@ _DECODERS: dict[str, Callable[[str], str]] = {
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds for which the headers ask us to wait: they have milliseconds, seconds, or a date."""
+    """Return the seconds to wait, by headers with milliseconds, seconds, or a date."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return min(milliseconds / 1000, _MAX_SECONDS_TO_WAIT)
@@ -444,10 +438,10 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _limits_reset_after(headers: Mapping[str, str], text: str) -> float | None:
-    """Return the seconds until the limits that are used up are there again, by the headers or else the message."""
+    """Return the seconds until the used-up limits are reset, by the headers or else by the message."""
     seconds: list[float] = []
     for limit in _RATE_LIMITS:
-        if headers.get(f"x-ratelimit-remaining-{limit}") == "0":  # OpenAI's, and of those who speak its API
+        if headers.get(f"x-ratelimit-remaining-{limit}") == "0":  # of OpenAI, and of servers with its API
             seconds += _seconds_of(_RESET_AFTER.fullmatch(headers.get(f"x-ratelimit-reset-{limit}", "")))
         if headers.get(f"anthropic-ratelimit-{limit}-remaining") == "0":
             with suppress(ValueError, OverflowError):
@@ -458,7 +452,7 @@ def _limits_reset_after(headers: Mapping[str, str], text: str) -> float | None:
 
 
 def _seconds_of(match: re.Match[str] | None) -> list[float]:
-    """Return the seconds of a duration, in a list, which is empty where there is none."""
+    """Return the seconds of a duration in a list, or an empty list."""
     parts = match.groupdict() if match else {}
     if not any(parts.values()):
         return []
@@ -467,7 +461,7 @@ def _seconds_of(match: re.Match[str] | None) -> list[float]:
 
 
 def _retry_delay(body: object) -> float | None:
-    """Return the seconds that a body asks us to wait: Google's `RetryInfo`, as in "34.07s", or Hugging Face's."""
+    """Return the seconds to wait that a body names: Google's `RetryInfo`, as in "34.07s", or Hugging Face's."""
     if not isinstance(body, Mapping):
         return None
     error = body.get("error")

@@ -1,4 +1,4 @@
-"""The JSON schemas that a provider binds an answer to: keywords that it does not have are said in words, or refused."""
+"""The JSON schemas that a provider can enforce: unsupported keywords become descriptions, or are refused."""
 
 import json
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ __all__ = ["TEXT_FORMATS", "SchemaDialect"]
 TEXT_FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"})
 """The formats of text that every dialect knows."""
 _JSON_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}
-# What says nothing about which values fit.
+# Keywords that do not restrict values.
 _DROPPED = {"$comment", "deprecated", "discriminator", "examples", "readOnly", "title", "writeOnly"}
-# What says more about a value than its type. Where a dialect does not have one of these, the model reads it in words,
-# and the answer is checked by the whole schema anyway.
+# Restrictions beyond the type. If a dialect lacks one, the model reads it as a description,
+# and the answer is validated against the whole schema anyway.
 _CHECKS = {"exclusiveMaximum", "exclusiveMinimum", "format", "maximum", "maxItems", "maxLength", "minimum", "minItems"}
 _CHECKS |= {"minLength", "multipleOf", "pattern", "uniqueItems"}
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaDialect:
-    """Which JSON schemas a provider binds an answer to.
+    """The JSON schemas that a provider can enforce.
 
-    `checks` are the keywords that it knows beyond types, enums and references, and `formats` the formats of text.
+    `checks` are its keywords beyond types, enums and references, and `formats` the formats of text.
     `all_required`: each property must be given. `recursive`: a type may hold itself.
     """
 
@@ -33,7 +33,7 @@ class SchemaDialect:
     recursive: bool
 
     def translate(self, schema: JSONSchema) -> JSONSchema | None:
-        """Return the schema in this dialect, `None` where it has no words for it.
+        """Return the schema in this dialect, `None` if it cannot be expressed.
 
         It may be narrower than the given one, and wider only where the difference is a check of a single value.
         """
@@ -67,7 +67,7 @@ class SchemaDialect:
                     raise _NoWordsError
                 words |= translated
         if not words.keys() & {"type", "anyOf", "enum", "$ref"}:
-            raise _NoWordsError  # anything may stand there
+            raise _NoWordsError  # any value is allowed
         if words.get("type") == "object":
             words |= self._closed_object(schema)  # narrower where the schema allows further properties, never wider
         if words.get("type") == "array" and "items" not in words:
@@ -76,7 +76,7 @@ class SchemaDialect:
         words["description"] = "; ".join(filter(None, [description, *notes]))
         if not words["description"]:
             del words["description"]
-        if "$ref" in words and len(words) > 1:  # beside which nothing may stand
+        if "$ref" in words and len(words) > 1:  # which allows no other keywords beside it
             words = {"anyOf": [{"$ref": words.pop("$ref")}], **words}
         return words
 
@@ -87,14 +87,14 @@ class SchemaDialect:
             case "type", list() if all(kind in _JSON_TYPES - {"array", "object"} for kind in value):
                 return {"type": value}
             case ("description", str()) | ("required", list()) | ("additionalProperties", False):
-                return {}  # of which more is known at the end
+                return {}  # handled at the end
             case "properties", dict():
                 return {"properties": {key: self._translate(part) for key, part in value.items()}}
             case "$defs", dict():
                 return {"$defs": {key: self._translate(part) for key, part in value.items()}}
             case "items", _:
                 return {"items": self._translate(value)}
-            case (("anyOf" | "oneOf"), list()):  # of a value that fits several, the whole schema decides
+            case (("anyOf" | "oneOf"), list()):  # if several fit, the whole schema decides
                 return {"anyOf": [self._translate(part) for part in value]}
             case "$ref", str() if value.startswith("#/$defs/"):
                 return {"$ref": value}
@@ -106,14 +106,14 @@ class SchemaDialect:
 
     def _closed_object(self, schema: JSONSchema) -> JSONSchema:
         names, required = list(schema.get("properties", {})), schema.get("required", [])
-        # It may have any, or the model could give nothing but {}; nor could it give what has no schema of its own.
+        # It may have any properties; closed, only {} would be left, as would values without a schema.
         if not names or any(name not in names for name in required):
             raise _NoWordsError
         return {"required": names if self.all_required else required, "additionalProperties": False}
 
 
 class _NoWordsError(Exception):
-    """A dialect has no words for a part of a schema."""
+    """A dialect cannot express a part of a schema."""
 
 
 def _references(schema: object) -> set[str]:

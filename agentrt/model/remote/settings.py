@@ -1,77 +1,72 @@
-"""How a model behind an HTTP API is reached and how long it may take; wrong options are refused when it is made."""
+"""The connection and the time limits of a model behind an HTTP API; the constructor refuses wrong options."""
 
 import os
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import Parameter, signature
 from ipaddress import ip_address
 from math import isfinite
-from typing import TypedDict
+from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
 import pydantic
 
+from agentrt._runtime.block import JSONObject
+from agentrt._runtime.http import (
+    MAX_BYTES,
+    KeyOption,
+    Timeouts,
+    check_headers,
+    check_http_client,
+    check_max_bytes,
+    check_sign,
+)
+from agentrt._runtime.http.credentials import is_key
+from agentrt._runtime.keywords import unknown_keywords
 from agentrt.errors import ConfigError
-from agentrt.keywords import suggest_keywords, unknown_keywords
+from agentrt.types import SignRequest
 
 __all__ = [
-    "MAX_BYTES",
     "ConnectionOptions",
-    "Timeouts",
     "check_connection",
     "check_option",
     "check_option_names",
     "check_request_options",
+    "check_server_tools",
     "check_url",
     "is_local",
     "option_names",
-    "read_key",
+    "read_credentials",
 ]
-
-MAX_BYTES = 64 * 2**20
-"""The most bytes of one answer: the longest ones are well below that, at some 300 bytes for each streamed token."""
-
-
-@suggest_keywords()
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """The longest that a model may take, in seconds; `math.inf` for no limit.
-
-    `connect` is for reaching the server. `idle` is for the wait for each next piece of a streamed answer, the first
-    included; what carries no content, such as a ping, does not count. `total` is for one whole call, without the time
-    in which its reader does something else: a slow reader does not use it up, and a server that never stops sending
-    does.
-    """
-
-    connect: float = 10
-    idle: float = 60
-    total: float = 600
-
-    def __post_init__(self) -> None:
-        for name in ("connect", "idle", "total"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not value > 0:  # which NaN is not either
-                raise ConfigError(f"Timeouts({name}=...) must be a number of seconds above 0, not {value!r}")
 
 
 class ConnectionOptions(TypedDict, total=False):
-    """What every model behind an HTTP API takes besides its own options; each may be left out."""
+    """The options of every model behind an HTTP API, besides its own; each may be left out."""
 
-    api_key: "str | pydantic.SecretStr | None"
-    """The key; any word will do for a server that asks for none. Left out, it comes from `key_variable`."""
+    api_key: KeyOption | None
+    """The key, or a function that is called for it before each request, such as one that renews tokens.
+
+    The function may be async, and returns a str. Any word will do for a server that asks for no key. Left out, the key
+    comes from `key_variable`.
+    """
 
     key_variable: str | None
-    """The environment variable that holds the key, another than the provider's usual one."""
+    """The environment variable of the key, instead of the provider's usual one."""
+
+    auth: SignRequest | None
+    """A function that signs each request, instead of a key, such as for AWS or a gateway; it may be async.
+
+    It is given the method, the URL and the body, and returns headers.
+    """
 
     base_url: str | None
-    """Where the API is, as in "http://localhost:8000/v1", without a password and without a query.
+    """The URL of the API, as in "http://localhost:8000/v1", without a password and without a query.
 
     Left out, it comes from the provider's usual environment variable, or else it is the provider's own.
     """
 
     timeouts: Timeouts | None
-    """The longest that a call may take."""
+    """The time limits of a call."""
 
     extra_headers: Mapping[str, str] | None
     """Headers for every request, which replace those of the same name; treated as secrets."""
@@ -80,7 +75,7 @@ class ConnectionOptions(TypedDict, total=False):
     """Fields for the body of every request, which replace those of the same name."""
 
     max_bytes: float
-    """The most bytes of one answer, uncompressed and with everything around its text; `math.inf` for no limit.
+    """The maximum size of one answer in bytes, uncompressed and with everything around its text; `math.inf`: no limit.
 
     A longer one is `Malformed`; it is 64 MiB unless given.
     """
@@ -92,31 +87,13 @@ class ConnectionOptions(TypedDict, total=False):
     """
 
 
-# Of both APIs, those that people set and no model has an option for.
-_BODY_FIELDS = (
-    "frequency_penalty logit_bias logprobs metadata n presence_penalty prediction prompt_cache_key service_tier store "
-    "top_k top_logprobs user verbosity"
-)
-_REQUEST_REMEDIES = {
-    **{name: f"write extra_body={{{name!r}: ...}}" for name in _BODY_FIELDS.split()},
-    "background": "leave it out: an answer is awaited here; for one that takes long, give timeouts=Timeouts(total=...)",
-    "betas": "write extra_headers={'anthropic-beta': ...}",
-    "max_retries": "write Agent(..., middlewares=[RetryMiddleware(max_retries=...)])",
-    "organization": "write extra_headers={'OpenAI-Organization': ...}",
-    "project": "write extra_headers={'OpenAI-Project': ...}",
-    "response_format": "write agent.reply(message, structured_schema=...)",
-    "tool_choice": "write a middleware whose on_model_call calls next_handler(tool_choice=...)",
-    "tools": "the agent has them: write Agent(..., tools=[...])",
-}
-
-
 def option_names(model: Callable[..., object]) -> list[str]:
-    """Return the keywords that a class of models takes, those of its connection last."""
+    """Return the keywords of a class of models, those of its connection last."""
     names: dict[str, None] = {}
     for cls in getattr(model, "__mro__", (model,)):
         parameters = signature(cls).parameters.values()
         names |= dict.fromkeys(parameter.name for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY)
-        # What a class takes as `**options` it passes to the next one, up to `RemoteChatModel`, whose base takes none.
+        # Each class passes its `**options` to the next one, up to `RemoteChatModel`, whose base takes none.
         if not any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
             break
         names |= dict.fromkeys(ConnectionOptions.__annotations__)
@@ -126,16 +103,14 @@ def option_names(model: Callable[..., object]) -> list[str]:
 
 
 def check_option_names(model: Callable[..., object], options: Iterable[str], known: Container[str]) -> None:
-    """Raise `UnknownKeywordError` for options that are not among those known, with what was meant."""
+    """Raise `UnknownKeywordError` for unknown options, with a suggestion."""
     unknown = [name for name in options if name not in known]
     if unknown:
-        names = option_names(model)
-        remedies = _REQUEST_REMEDIES if "extra_body" in names else {}
-        raise unknown_keywords(model.__name__, unknown, names, remedies)
+        raise unknown_keywords(model.__name__, unknown, option_names(model))
 
 
 def check_option(value: object, kind: type, place: str, example: str) -> None:
-    """Raise `ConfigError` for an option that is neither left out nor of the type that it has to be."""
+    """Raise `ConfigError` for an option that is given with a wrong type."""
     if value is not None and not isinstance(value, kind):
         raise ConfigError(f"{place} must be a {kind.__name__}, as in {example}, not {value!r:.100}")
 
@@ -143,9 +118,9 @@ def check_option(value: object, kind: type, place: str, example: str) -> None:
 def check_request_options(
     cls: str, numbers: Mapping[str, object], stop: object, formatter: object, **texts: object
 ) -> None:
-    """Raise `ConfigError` for an option of a request that is neither left out nor what it must be.
+    """Raise `ConfigError` for an option of a request with a wrong type.
 
-    The server knows best which numbers and words it takes.
+    The values are left to the server.
     """
     for name, value in numbers.items():
         is_number = isinstance(value, int) or (isinstance(value, float) and isfinite(value))
@@ -162,34 +137,44 @@ def check_request_options(
 
 
 def check_connection(model: object, connection: ConnectionOptions, cls: str) -> None:
-    """Raise `ConfigError` for a wrong model name or a wrong option; key and URL are checked where they are read.
+    """Raise `ConfigError` for a wrong model name or option; key and URL are checked where they are read.
 
     `cls` is the class that the message names.
     """
     if not isinstance(model, str) or not model:
         raise ConfigError(f"{cls}(model=...) must be the name of a model, not {model!r:.100}")
     check_option(connection.get("timeouts"), Timeouts, f"{cls}(timeouts=...)", "timeouts=Timeouts(total=120)")
-    for name, mapping, example in (
-        ("extra_headers", connection.get("extra_headers"), '{"x-team": "blue"}'),
-        ("extra_body", connection.get("extra_body"), '{"top_k": 40}'),
-    ):
-        if mapping is not None and not isinstance(mapping, Mapping):
-            # It may hold secrets, so it is not shown.
+    check_headers(f"{cls}(extra_headers=...)", connection.get("extra_headers"))
+    body = connection.get("extra_body")
+    if body is not None and not isinstance(body, Mapping):
+        # The value may hold secrets, so it is not shown.
+        kind = type(body).__name__
+        raise ConfigError(f'{cls}(extra_body=...) must be a dict, as in {{"top_k": 40}}, not of type {kind!r}')
+    check_http_client(f"{cls}(http_client=...)", connection.get("http_client"))
+    check_max_bytes(f"{cls}(max_bytes=...)", connection.get("max_bytes", MAX_BYTES))
+
+
+def check_server_tools(
+    cls: str,
+    tools: object,
+    provider: str,
+    example: str,
+    is_hosted: Callable[[Mapping[str, Any]], bool] = lambda tool: isinstance(tool.get("type"), str),
+) -> list[JSONObject]:
+    """Return the tools that the provider runs itself, each as a dict; raises `ConfigError` for any other.
+
+    The message shows the `example`, which is JSON.
+    """
+    place = f"{cls}(server_tools=...)"
+    if not isinstance(tools, (list, tuple)):
+        raise ConfigError(f"{place} must be a list, as in [{example}], not {tools!r:.100}")
+    for tool in tools:
+        if not isinstance(tool, Mapping) or not is_hosted(tool):
             raise ConfigError(
-                f"{cls}({name}=...) must be a dict, as in {example}, not of type {type(mapping).__name__!r}"
+                f"{place} holds {tool!r:.100}: give tools that {provider} runs, as in {example}, and those of your own "
+                f"to the toolkit"
             )
-    headers = connection.get("extra_headers") or {}
-    if not all(isinstance(text, str) for header in headers.items() for text in header):
-        raise ConfigError(f'{cls}(extra_headers=...) must have a str for each name and value, as in {{"x-team": "7"}}')
-    http_client: object = connection.get("http_client")
-    if http_client is not None and not callable(http_client):
-        raise ConfigError(
-            f"{cls}(http_client=...) must be a function that makes a client, not {http_client!r:.100}: "
-            f"write http_client=lambda: httpx2.AsyncClient(...)"
-        )
-    size: object = connection.get("max_bytes", MAX_BYTES)
-    if not isinstance(size, (int, float)) or not size > 0:
-        raise ConfigError(f"{cls}(max_bytes=...) must be a number of bytes above 0, or math.inf, not {size!r:.100}")
+    return [dict(tool) for tool in tools]
 
 
 def check_url(url: str, cls: str) -> None:
@@ -214,7 +199,7 @@ def check_url(url: str, cls: str) -> None:
 
 
 def is_local(url: str) -> bool:
-    """Say whether the URL leads to this machine or its network, by its host: what runs there is not known."""
+    """Say whether the URL leads to this machine or its network, whose servers are unknown."""
     host = urlsplit(url).hostname or ""
     try:
         address = ip_address(host)
@@ -230,23 +215,34 @@ def _url_without_secrets(url: str) -> str:
     return re.sub(r"^([^/]*://)?.*@", r"\1", address, flags=re.DOTALL)
 
 
-def read_key(
-    option: "str | pydantic.SecretStr | None", variable: str | None, cls: str, model: str
-) -> "pydantic.SecretStr":
-    """Return the key that was given, or else the environment's; raises `ConfigError` if it is missing or wrong.
+def read_credentials(
+    connection: ConnectionOptions, variable: str | None, cls: str, model: str
+) -> tuple[KeyOption | None, SignRequest | None]:
+    """Return the key or the signing function, and `None` for the other; raises `ConfigError` for a wrong one.
 
     No message shows the key, not even a wrong one: it may be the right one with a typing error.
     """
-    key = option if option is not None else os.environ.get(variable or "", "")
+    option, sign = connection.get("api_key"), connection.get("auth")
+    if sign is not None:
+        if option is not None:
+            raise ConfigError(f"{cls} was given both api_key= and auth=: give one of them")
+        check_sign(f"{cls}(auth=...)", sign)
+        return None, sign
+    if callable(option):
+        return option, None
+    key: object = option if option is not None else os.environ.get(variable or "", "")
     if not isinstance(key, (str, pydantic.SecretStr)):
-        raise ConfigError(f"{cls}(api_key=...) must be a str or a SecretStr, not of type {type(key).__name__!r}")
+        raise ConfigError(
+            f"{cls}(api_key=...) must be a str, a SecretStr or a function that returns a str, not of type "
+            f"{type(key).__name__!r}"
+        )
     text = (key.get_secret_value() if isinstance(key, pydantic.SecretStr) else key).strip()
     remedy = f"set {variable} or give api_key=..." if variable else "give api_key=..."
     if not text:
         raise ConfigError(
             f"{cls} has no API key for {model!r:.100}: {remedy} (any word will do for a server that asks for none)"
         )
-    # A header cannot hold such characters, and the HTTP client would say so with the key in its message.
-    if not (text.isascii() and text.isprintable()) or " " in text:
+    # A header cannot hold such characters, and the HTTP client's error would quote the key.
+    if not is_key(text):
         raise ConfigError(f"{cls}'s API key has characters that no key can have: {remedy} again")
-    return pydantic.SecretStr(text)
+    return pydantic.SecretStr(text), None

@@ -1,7 +1,7 @@
-"""Reading what comes over the wire, strictly: server-sent events, and the fields of the JSON in them.
+"""Strict parsing of server-sent events, and of the JSON fields in them.
 
-Everything here raises `Malformed` for what does not fit, and `Transient` for what was cut, and quotes all of it: the
-caller masks the secrets before it shortens the text, since half a secret would not be found any more.
+Everything here raises `Malformed` for invalid input, and `Transient` for input that was cut off, and quotes all of it:
+the caller masks the secrets before it shortens the text, since half a secret would not be found any more.
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from pydantic_core import from_json
 
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import Malformed, Transient
-from agentrt.text import lazy_pattern
 
 __all__ = ["EventReader", "ServerSentEvent", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
 
@@ -32,9 +32,9 @@ class ServerSentEvent(NamedTuple):
 
 
 class EventReader:
-    """Takes server-sent events out of bytes that arrive in pieces of any size.
+    """Parses server-sent events from bytes that arrive in pieces of any size.
 
-    `stray` is the first line that belongs to no event: what came instead of events, if none came.
+    `stray` is the first line that belongs to no event: the text received instead, if no events came.
     """
 
     __slots__ = ("_data", "_name", "_rest", "stray")
@@ -46,22 +46,22 @@ class EventReader:
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[ServerSentEvent]:
-        """Return each event that is complete by now; comments and events without data are passed over."""
+        """Return the events that are complete by now; comments and events without data are skipped."""
         # A long line may come in many chunks: they are joined once, at its end.
         self._rest.append(chunk)
         if b"\n" not in chunk and b"\r" not in chunk:
             return []
         text = b"".join(self._rest)
-        # A carriage return at the very end may be the first half of a line's end.
+        # A carriage return at the end may be the first half of a line break.
         cut = max(text.rfind(b"\n"), text.rfind(b"\r", 0, len(text) - 1)) + 1
         self._rest = [text[cut:]]
         return [event for line in _END_OF_LINE.split(text[:cut])[:-1] for event in self._line(line)]
 
     def end(self) -> list[ServerSentEvent]:
-        """Note that no more bytes come, and return what the last one completes; half a line belongs to no event."""
+        """End the input, and return the last events; an incomplete line belongs to no event."""
         rest = b"".join(self._rest)
         self._rest = []
-        if rest.endswith(b"\r"):  # nothing follows it, so it is the whole end of a line
+        if rest.endswith(b"\r"):  # nothing follows it, so it is a complete line break
             return self._line(rest[:-1])
         self.stray = self.stray or rest.lstrip()
         return []
@@ -71,7 +71,7 @@ class EventReader:
             event = ServerSentEvent(self._name, b"\n".join(self._data))
             self._name, self._data = "", []
             return [event] if event.data.strip() else []
-        # The byte order mark may only come at the very beginning, but no field begins like it anyway.
+        # The byte order mark may come only at the beginning, but no field starts with it anyway.
         field, _, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
         if field == b"data":
             self._data.append(value.removeprefix(b" "))
@@ -83,13 +83,13 @@ class EventReader:
 
 
 def parse_object(data: bytes) -> dict[str, object]:
-    """Return the JSON object that the UTF-8 text holds; raises `Transient` for the beginning of one."""
+    """Return the JSON object in the UTF-8 text; raises `Transient` for an incomplete one."""
     try:
         value = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         text = data.decode(errors="replace")
-        # A cut connection may be better next time; a server that does not write JSON will not.
+        # A retry may help after a cut connection, but not with a server that does not write JSON.
         if _is_beginning(data):
             raise Transient(f"its answer breaks off within an event: {text!r}") from None
         raise Malformed(f"it answered with {text!r}, which is not valid JSON ({why})") from None
@@ -111,37 +111,37 @@ def _is_beginning(data: bytes) -> bool:
         JSONDecoder().raw_decode(text)
     except ValueError:
         return True
-    return False  # a whole object, with something else behind it
+    return False  # a complete object, with other text after it
 
 
-# What a server leaves out and what it sends as `null` is the same; some servers do the one and some the other.
+# A missing field and `null` are the same: servers differ in this.
 
 
 def text_in(fields: Mapping[str, object], name: str) -> str:
-    """Return the text under `name`, "" when there is none."""
+    """Return the text under `name`, "" if missing."""
     value = fields.get(name)
     return "" if value is None else _require(value, str, name, "a string")
 
 
 def dict_in(fields: Mapping[str, object], name: str) -> dict[str, object]:
-    """Return the object under `name`, an empty one when there is none."""
+    """Return the object under `name`, an empty one if missing."""
     value = fields.get(name)
     return {} if value is None else _require(value, dict, name, "an object")
 
 
 def list_in(fields: Mapping[str, object], name: str) -> list[dict[str, object]]:
-    """Return the list of objects under `name`, an empty one when there is none."""
+    """Return the list of objects under `name`, an empty one if missing."""
     value = fields.get(name)
     items: list[object] = [] if value is None else _require(value, list, name, "a list")
     return [_require(item, dict, f"{name}[]", "an object") for item in items]
 
 
 def count_in(fields: Mapping[str, object], name: str) -> int:
-    """Return the number under `name`, 0 when there is none."""
+    """Return the number under `name`, 0 if missing."""
     value = fields.get(name)
     if value is None:
         return 0
-    if isinstance(value, float) and math.isfinite(value):  # some languages know no other numbers
+    if isinstance(value, float) and math.isfinite(value):  # some languages have no other numbers
         value = int(value)
     return max(_require(value, int, name, "a whole number"), 0)
 

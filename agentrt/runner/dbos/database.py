@@ -7,17 +7,17 @@ from json import dumps, loads
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar
 
-from agentrt.database.operations import MAX_WAIT, DatabaseError, OperationQueue
-from agentrt.database.postgres import PostgresConnections
+from agentrt._runtime.database.operations import MAX_WAIT, DatabaseError, OperationQueue
+from agentrt._runtime.database.postgres import PostgresConnections
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, SessionIOError, SessionVersion
 from agentrt.event import AgentEvent, AnyEvent
-from agentrt.text import lazy_pattern
 
 __all__ = ["EventBatch", "RunnerDatabase", "read_notice", "to_text"]
 
 _RunnerResult = TypeVar("_RunnerResult")
 _RUNNER_SCHEMA = lazy_pattern(r"[a-z_][a-z0-9_]{0,39}")
-_DATABASE_THREADS = 4  # each with a connection, of which a server has 100 by default
+_DATABASE_THREADS = 4  # each has a connection, and a server allows 100 by default
 _MAX_NOTICE = 7_900  # bytes, of the 8,000 that PostgreSQL takes
 _MAX_READ = 500
 
@@ -74,15 +74,17 @@ _RUNNER_STATEMENTS = {
     """,
     # To all processes: which of them runs a reply, or follows it, is known to nobody else.
     "notify": "SELECT pg_notify(%s, %s)",
-    # Looked at before a request is begun or continued: it may have been taken away.
+    # Checked before a request is started or continued: it may have been taken away.
     "owns": """
         SELECT workflow_uuid FROM {schema}.workflow_status
         WHERE workflow_uuid = ANY(%s) AND status = 'PENDING' AND executor_id = %s
     """,
-    # What waits: in all, in this session, and for which version the session waits. One row for a key that is known.
+    # What waits: in all, in this session, of this owner, and for which version the session waits; the digest of a key
+    # that is known.
     "room": """
         SELECT count(*) FILTER (WHERE status <> 'PENDING'),
             count(*) FILTER (WHERE status <> 'PENDING' AND queue_partition_key = %(session)s),
+            count(*) FILTER (WHERE status <> 'PENDING' AND attributes ->> 'owner' = %(owner)s),
             max(application_version) FILTER (WHERE status <> 'DELAYED' AND queue_partition_key = %(session)s),
             (SELECT attributes ->> 'digest' FROM {schema}.workflow_status WHERE workflow_uuid = %(workflow)s)
         FROM {schema}.workflow_status
@@ -92,7 +94,7 @@ _RUNNER_STATEMENTS = {
         SELECT count(*) FROM {schema}.workflow_status
         WHERE completed_at > (extract(epoch FROM clock_timestamp()) * 1000)::bigint - 60000
     """,
-    # Those that have something to run, of whom one may be dead.
+    # The workers that have requests to run; one of them may be dead.
     "working": """
         SELECT DISTINCT executor_id FROM {schema}.workflow_status
         WHERE queue_name = %s AND status = 'PENDING' AND executor_id <> %s

@@ -5,8 +5,9 @@ import logging
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from agentrt.database.operations import DatabaseError
-from agentrt.errors import ConfigError, UsageError
+from agentrt._runtime.database.operations import DatabaseError
+from agentrt._runtime.options import import_extra
+from agentrt.errors import UsageError
 from agentrt.runner.dbos.database import RunnerDatabase
 from agentrt.runner.dbos.queue import WORKFLOW
 
@@ -18,7 +19,7 @@ _POOL_SIZE = 3  # a claim, an outcome and a look at the queue are short
 
 
 class TakesRequests(Protocol):
-    """What is called in DBOS's thread for each request: it must not wait, and sets the future's result at last."""
+    """Called in DBOS's thread for each request: must not block, and sets the future's result at the end."""
 
     def __call__(self, workflow: str, outcome: "Future[dict[str, Any]]") -> None: ...
 
@@ -147,8 +148,4 @@ def import_dbos(owner: str) -> Any:
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
         logger.propagate = False
-    try:
-        import dbos
-    except ImportError as error:
-        raise ConfigError(f'{owner} needs the package dbos: pip install "agentrt[durable]"') from error
-    return dbos
+    return import_extra(owner, "durable", "dbos")

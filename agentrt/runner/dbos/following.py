@@ -18,7 +18,7 @@ _MAX_TOLD = 1_000  # batches
 
 
 class Follower:
-    """What was told to one follower since it looked last."""
+    """The news for one follower since its last look."""
 
     def __init__(self) -> None:
         self.is_behind = True
@@ -60,7 +60,7 @@ class Follower:
 
 
 class Followers:
-    """The followers of replies, of which one may have several."""
+    """The followers of replies; a reply may have several."""
 
     def __init__(self) -> None:
         self._by_reply: dict[tuple[str, str], set[Follower]] = {}

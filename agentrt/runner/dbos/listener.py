@@ -7,7 +7,7 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
-from agentrt.database.operations import DatabaseError
+from agentrt._runtime.database.operations import DatabaseError
 from agentrt.runner.dbos.database import RunnerDatabase
 from agentrt.runner.dbos.queue import DBOSQueue
 

@@ -15,11 +15,11 @@ from sys import maxsize
 from time import time_ns
 from typing import Any, Literal
 
-from agentrt.database.operations import OperationQueue
+from agentrt._runtime.database.operations import OperationQueue
 from agentrt.errors import InvalidInputError, SessionIOError
 from agentrt.event import UserInterruptEvent
 from agentrt.runner.dbos.database import RunnerDatabase, to_text
-from agentrt.runner.queue import SUSPECT_DEATHS, ClaimedRequest, ReplyQueue, Result, Standing, queue_full
+from agentrt.runner.queue import SUSPECT_DEATHS, ClaimedRequest, QueueRoom, ReplyQueue, Result, Standing, queue_full
 from agentrt.runner.requests import Request, check_contradiction, make_request
 
 __all__ = ["DBOSQueue", "outcome_of"]
@@ -28,7 +28,7 @@ WORKFLOW = "agentrt.reply"
 _QUEUE_THREADS = 3
 _QUEUED = ["ENQUEUED", "DELAYED"]
 _ACTIVE = [*_QUEUED, "PENDING"]
-# A lower number goes first. What has begun goes before what has not, and the answer that others wait for before these.
+# A lower number goes first: started requests, then answers, which other inputs wait for, then messages.
 _BEGUN_PRIORITY, _ANSWER_PRIORITY, _MESSAGE_PRIORITY = 1, 2, 3
 _REMEMBERED_DAYS = 7  # for which a reply id is known
 _ELSEWHERE_AFTER = 600_000  # milliseconds
@@ -48,19 +48,21 @@ class DBOSQueue(ReplyQueue):
         self._client = client
         self._operations = OperationQueue(_QUEUE_THREADS)
 
-    async def add(self, request: Request, due_at: int, *, max_queued: int, max_per_session: int) -> None:
+    async def add(self, request: Request, due_at: int, room: QueueRoom) -> None:
         # One name for one key: enqueued twice under it is enqueued once.
         workflow = sha256(dumps([request.session_id, request.key]).encode()).hexdigest()[:32]
         session = to_text(request.session_id)
-        room = {"queue": self.name, "session": session, "workflow": workflow}
-        [(in_all, in_session, version, digest)] = await self._database.ask("room", room)
+        owner = to_text(request.owner)
+        place = {"queue": self.name, "session": session, "workflow": workflow, "owner": owner}
+        [(*waiting, version, digest)] = await self._database.ask("room", place)
         if digest is None:
             if request.kind == "answer":
                 check_contradiction(request, await self.pending_answers(request.session_id, request.reply_id))
             # An answer lets others go ahead, so there is always room for it.
-            if request.kind == "message" and (in_all >= max_queued or in_session >= max_per_session):
+            full = room.find_full(request, *waiting) if request.kind == "message" else None
+            if full is not None:
                 [[finished]] = await self._database.ask("pace")
-                raise queue_full(request.session_id, in_all, in_session, max_queued, finished)
+                raise queue_full(full, finished)
             delay = (due_at - time_ns()) / 1e9
             add = partial(
                 self._enqueue,
@@ -73,7 +75,7 @@ class DBOSQueue(ReplyQueue):
             )
             await self._run(add)
             # Of two that came at once, one was stored.
-            [(_, _, _, digest)] = await self._database.ask("room", room)
+            [(*_, digest)] = await self._database.ask("room", place)
         if digest != request.digest:
             raise InvalidInputError(
                 f"the reply {request.reply_id!r} of session {request.session_id!r:.100} was asked for with another "
@@ -122,8 +124,9 @@ class DBOSQueue(ReplyQueue):
             await self.release_held(request.session_id)
         elif (await self.read_claimed(str(claimed.name))).is_interrupted:
             # Asked for while the reply came to its question.
-            answer = make_request(request.session_id, request.reply_id, UserInterruptEvent(request.reply_id))
-            await self.add(answer, 0, max_queued=maxsize, max_per_session=maxsize)
+            interrupt = UserInterruptEvent(request.reply_id)
+            answer = make_request(request.session_id, request.reply_id, interrupt, owner=request.owner)
+            await self.add(answer, 0, QueueRoom(maxsize, maxsize))
         await self._database.notify("over", request.session_id, request.reply_id)
 
     async def give_back(self, claimed: ClaimedRequest) -> bool:
@@ -159,8 +162,10 @@ class DBOSQueue(ReplyQueue):
         end = (outcome.get(name) for name in ("reason", "error", "number"))
         return Standing(is_pending or is_held, worker, *end)
 
-    async def find_sessions(self, reply_id: str, limit: int) -> list[str]:
+    async def find_sessions(self, reply_id: str, owner: str | None, limit: int) -> list[str]:
         rows = await self._list(attributes={"reply": reply_id}, load_input=False, sort_desc=True)
+        if owner is not None:
+            rows = [row for row in rows if row.attributes.get("owner", "") in ("", to_text(owner))]
         return list(dict.fromkeys(map(_session_of, rows)))[:limit]
 
     async def find_replies(self, session_id: str) -> list[str]:
@@ -274,6 +279,7 @@ class DBOSQueue(ReplyQueue):
                 "reply": request.reply_id,
                 "kind": request.kind,
                 "digest": request.digest,
+                "owner": to_text(request.owner),
             },
         }
         if version:
@@ -282,17 +288,19 @@ class DBOSQueue(ReplyQueue):
             options["delay_seconds"] = delay
         if is_interrupted:
             options["attributes"]["interrupted"] = True
-        self._client.enqueue(options, dumps(asdict(request)))
+        # The owner is an attribute alone, so that workers of an earlier version can read the request.
+        stored = {name: value for name, value in asdict(request).items() if name != "owner"}
+        self._client.enqueue(options, dumps(stored))
 
     async def _latest(self, session_id: str, reply_id: str) -> list[Any]:
         """Return the last attempt of each request for the reply, in the order in which they came."""
         attributes = {"session": to_text(session_id), "reply": reply_id}
         rows = await self._list(attributes=attributes, load_input=False, load_output=True)
-        # Each attempt is a workflow of its own, and what became of those before the last one says nothing.
+        # Each attempt is a separate workflow, and the outcomes of earlier ones are irrelevant.
         latest: dict[str, Any] = {}
         for row in rows:
             base = row.workflow_id.partition("/")[0]
-            latest[base] = max(latest.get(base, row), row, key=_attempt_of)
+            latest[base] = max(latest.get(base, row), row, key=lambda one: int(one.workflow_id.partition("/")[2] or 1))
         return list(latest.values())
 
     async def _list(self, *, load_output: bool = False, **filters: Any) -> list[Any]:
@@ -322,15 +330,12 @@ def read_request(text: str) -> Request:
 
 
 def _stored_request(row: Any) -> Request:
-    return read_request(row.input["args"][0])
+    owner = loads(f'"{row.attributes.get("owner", "")}"')
+    return replace(read_request(row.input["args"][0]), owner=owner)
 
 
 def _session_of(row: Any) -> str:
     return str(loads(f'"{row.attributes["session"]}"'))
-
-
-def _attempt_of(row: Any) -> int:
-    return int(row.workflow_id.partition("/")[2] or 1)
 
 
 def _is_cancelled(row: Any) -> bool:

@@ -17,13 +17,13 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from agentrt._runtime.options import check_seconds
+from agentrt._runtime.representation import never_raises
 from agentrt.agent import Agent
 from agentrt.errors import ConfigError, SessionIOError, UsageError
 from agentrt.event import AnyEvent, ReplyEndEvent
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.representation import never_raises
-from agentrt.runner.base import RunnerBase, check_reply, check_seconds
+from agentrt.runner.base import RunnerBase, check_reply
 from agentrt.runner.dbos.database import EventBatch, RunnerDatabase, read_notice
 from agentrt.runner.dbos.engine import DBOSEngine, import_dbos, make_client, make_connections, migrate
 from agentrt.runner.dbos.following import Follower, Followers
@@ -42,7 +42,6 @@ _RELOCK_SECONDS = 2.0  # after which others have found that the lock is free
 _PATIENCE_SECONDS = 60.0  # of those who follow a reply, while the database is started again
 
 
-@suggest_keywords(url="database_url", dsn="database_url", concurrency="max_concurrency", workers="max_concurrency")
 class DBOSRunner(RunnerBase):
     """Runs the replies of many sessions on many machines, with the extra `durable`: DBOS over PostgreSQL.
 
@@ -85,9 +84,7 @@ class DBOSRunner(RunnerBase):
             drain_seconds=drain_seconds,
             event_ttl=event_ttl,
         )
-        self._lease_seconds = check_seconds(owner, "lease_seconds", lease_seconds)
-        if self._lease_seconds < 1:
-            raise ConfigError(f"{owner}(lease_seconds=...) must be seconds, 1 or more, not {lease_seconds!r:.100}")
+        self._lease_seconds = check_seconds(f"{owner}(lease_seconds=...)", lease_seconds, least=1)
         names: object = accepts
         if not isinstance(names, (list, tuple, set, frozenset)) or not all(isinstance(name, str) for name in accepts):
             raise ConfigError(f"{owner}(accepts=...) takes versions, such as [old_runner.version], not {names!r:.200}")
@@ -113,14 +110,7 @@ class DBOSRunner(RunnerBase):
         """The version of the agent: the same for the same chains and schemas of tools."""
         return self._version
 
-    async def work(self) -> None:
-        """Run what is submitted, until `drain` is called; a cancelled task hands its replies over first.
-
-        Raises `UsageError` where another runner works in this process.
-        """
-        self._check_is_open("work")
-        if self._group is not None:
-            raise UsageError("this runner works already: raise max_concurrency to run more replies at a time")
+    async def _work(self) -> None:
         # Another name each time, since what it leaves is looked after by others.
         self._queue.executor = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         async with self._agent, anyio.create_task_group() as group:
@@ -132,11 +122,11 @@ class DBOSRunner(RunnerBase):
                 await self._take_lock()
                 await self._launch()
                 _logger.info("ready: %s works on %s", self._queue.executor, self._database.place)
-                await self._work()
+                self._supervisor.note_work()
+                await self._run_until_drained()
                 group.cancel_scope.cancel()
             finally:
                 self._group = None
-                self._replies.draining = anyio.Event()  # it may work again
                 self._listener.end_work()
 
     async def events(self, session_id: str, reply_id: str, *, after: int = 0) -> AsyncGenerator[AnyEvent, None]:
@@ -173,9 +163,8 @@ class DBOSRunner(RunnerBase):
                     if follower.has_news():
                         continue
                     snapshot = await self._retry(partial(self._read, session_id, reply_id, standing), _PATIENCE_SECONDS)
-                    for event in snapshot.events:
-                        if event.seq > after:
-                            yield event
+                    for event in snapshot.events_after(after):
+                        yield event
                 return
 
     async def read_message(self, session_id: str, reply_id: str) -> Msg:
@@ -260,7 +249,7 @@ class DBOSRunner(RunnerBase):
         )
         await to_thread.run_sync(launch)
 
-    async def _work(self) -> None:
+    async def _run_until_drained(self) -> None:
         try:
             async with anyio.create_task_group() as helpers:
                 helpers.start_soon(self._follow_schedules)
@@ -312,7 +301,7 @@ class DBOSRunner(RunnerBase):
         return bool(await self._queue.find_owned([workflow]))
 
     async def _retry(self, call: Callable[[], Awaitable[_RetryResult]], seconds: float = inf) -> _RetryResult:
-        """Call until the database answers, or for so many seconds."""
+        """Call until the database answers, with a time limit."""
         until = monotonic() + seconds
         while True:
             try:

@@ -1,4 +1,4 @@
-"""The version of an agent: what has to be the same for a worker to continue what another one has begun."""
+"""The version of an agent: the parts that must be equal for a worker to continue another worker's reply."""
 
 from hashlib import sha256
 from json import dumps, loads

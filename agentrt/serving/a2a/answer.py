@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from agentrt._runtime.conversation.inputs import AnswerEvent
 from agentrt.event import (
     ExternalExecutionResultEvent,
     RequireExternalExecutionEvent,
@@ -12,7 +13,7 @@ from agentrt.event import (
 from agentrt.message import ToolResultBlock, ToolResultState
 from agentrt.serving.a2a.failure import rpc_error
 from agentrt.serving.a2a.request import SentMessage
-from agentrt.serving.bodies import SentAnswer, confirm_calls, read_answer
+from agentrt.serving.bodies import confirm_calls, read_answer
 
 __all__ = ["read_message_answer"]
 
@@ -23,7 +24,7 @@ _FIRST_WORD = re.compile(r"(\w+)[\s,.:;!-]*", re.UNICODE)
 
 def read_message_answer(
     question: RequireUserConfirmEvent | RequireExternalExecutionEvent, message: SentMessage
-) -> SentAnswer | None:
+) -> AnswerEvent | None:
     """Return the answer, `None` for words that are neither yes nor no; raises `ApiError` for an invalid answer."""
     data = [part["data"] for part in message.parts if "data" in part]
     if len(data) > 1:
@@ -51,7 +52,7 @@ def _decision(question: RequireUserConfirmEvent, text: str) -> UserConfirmResult
     return question.deny(text[first.end() :].strip() or None)
 
 
-def _exact_answer(question: RequireUserConfirmEvent | RequireExternalExecutionEvent, data: Any) -> SentAnswer:
+def _exact_answer(question: RequireUserConfirmEvent | RequireExternalExecutionEvent, data: Any) -> AnswerEvent:
     if isinstance(data, dict) and isinstance(question, RequireExternalExecutionEvent) and "results" in data:
         results = data["results"]
         if not isinstance(results, dict) or not all(isinstance(text, str) for text in results.values()):

@@ -51,11 +51,12 @@ def rpc_failure(error: ApiError, request_id: object) -> dict[str, Any]:
     reason = _REASON_BY_CODE.get(code, code)
     if reason not in _NUMBERS:
         reason = "INTERNAL_ERROR" if error.status >= 500 else "INVALID_REQUEST"
+    limit = {name: value for name, value in error.body["error"].items() if name == "limit"}
     info = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
         "reason": reason,
         "domain": "a2a-protocol.org",
-        "metadata": {} if code == reason else {"code": code},
+        "metadata": {} if code == reason else {"code": code, **limit},
     }
     return {
         "jsonrpc": "2.0",

@@ -1,4 +1,4 @@
-"""What a client of A2A sends, checked: the call, the message in it, and the names of tasks."""
+"""A checked request of an A2A client: the call, its message, and the names of tasks."""
 
 from base64 import b64decode, b64encode
 from binascii import Error as BinasciiError
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 from agentrt.serving.a2a.failure import rpc_error
 from agentrt.serving.bodies import is_reply_id
-from agentrt.serving.sessions import check_new_id
+from agentrt.serving.owners.sessions import check_new_id
 
 __all__ = [
     "RpcCall",
@@ -20,7 +20,6 @@ __all__ = [
     "request_id",
 ]
 
-_MAX_PARTS = 100
 _LONGEST_ID = 500
 _PART_KINDS = ("text", "raw", "url", "data")
 
@@ -95,8 +94,8 @@ class SentMessage(NamedTuple):
         if names["contextId"]:
             check_new_id(names["contextId"], "'message.contextId'")
         parts = message.get("parts")
-        if not isinstance(parts, list) or not 1 <= len(parts) <= _MAX_PARTS:
-            raise rpc_error("INVALID_PARAMS", f"'message.parts' must be a list of 1 to {_MAX_PARTS} parts")
+        if not isinstance(parts, list) or not parts:
+            raise rpc_error("INVALID_PARAMS", "'message.parts' must be a list of parts, with at least one")
         checked = [_check_part(part, f"message.parts[{number}]") for number, part in enumerate(parts)]
         return cls(names["messageId"] or "", names["contextId"] or "", names["taskId"] or "", checked)
 

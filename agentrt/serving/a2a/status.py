@@ -48,7 +48,10 @@ def question_status(
         }
         for call in question.tool_calls
     ]
-    lines = [f"- {call['name']} {call['input']}" for call in calls]
+    # With the reason, which has the values of a call that was written with handles.
+    lines = [
+        f"- {call['name']} {call['input']}" + (f" ({call['message']})" if call["message"] else "") for call in calls
+    ]
     if asks is not None:
         text = "\n".join(["This needs your approval:", *lines, 'Answer "yes", or "no" and why.'])
     else:

@@ -11,7 +11,7 @@ from agentrt.serving.a2a.failure import rpc_error
 from agentrt.serving.a2a.request import TaskName
 from agentrt.serving.a2a.status import end_status, question_status, task_message
 from agentrt.serving.failure import ApiError
-from agentrt.serving.sessions import Visitor
+from agentrt.serving.owners.sessions import OwnerSessions
 
 __all__ = ["answer_artifact", "message_parts", "read_task", "task_json", "working"]
 
@@ -19,14 +19,14 @@ _PARAGRAPH = "\n\n"
 """Between what an agent says before a tool call and after it."""
 
 
-async def read_task(visitor: Visitor, name: TaskName, history_length: int | None = None) -> dict[str, Any]:
-    """Return the task in its current state; raises `ApiError` if the visitor has no task of that name."""
-    # Loaded through the visitor, so that a task of another owner is refused as one that is not there.
+async def read_task(sessions: OwnerSessions, name: TaskName, history_length: int | None = None) -> dict[str, Any]:
+    """Return the task in its current state; raises `ApiError` if the owner has no task of that name."""
+    # Loaded for the owner, so that a task of another owner is refused as one that is not there.
     try:
-        state = await visitor.load(name.session_id)
-        status = await visitor.runner.status(name.session_id, name.reply_id)
+        state = await sessions.load(name.session_id)
+        status = await sessions.status(name.session_id, name.reply_id)
         # Loaded again, since the question may be newer than the first state.
-        state = await visitor.load(name.session_id) if status == "waiting" else state
+        state = await sessions.load(name.session_id) if status == "waiting" else state
     except ApiError as error:
         raise rpc_error("TASK_NOT_FOUND", "this task does not exist") from error
     if status is None:
@@ -43,21 +43,21 @@ async def read_task(visitor: Visitor, name: TaskName, history_length: int | None
         first -= 1
     history = [task_message(name, message.id, "USER", message_parts(message)) for message in messages[first:position]]
     if status not in ("running", "waiting"):
-        message, end = await _read_finished_reply(visitor, name)
+        message, end = await _read_finished_reply(sessions, name)
         return task_json(name, end_status(name, status, end), message_parts(message, end), history)
     context = state.reply_context
     parts = [] if context is None or context.reply_id != name.reply_id else message_parts(context.message)
     # The question may have been answered since the status was read.
-    question = visitor.runner.agent.with_state(state).waiting() if status == "waiting" else None
+    question = sessions.agent.with_state(state).waiting() if status == "waiting" else None
     if question is None or question.reply_id != name.reply_id:
         return task_json(name, working(), parts, history)
     return task_json(name, question_status(name, question), parts, history)
 
 
-async def _read_finished_reply(visitor: Visitor, name: TaskName) -> tuple[Msg, ReplyEndEvent | None]:
+async def _read_finished_reply(sessions: OwnerSessions, name: TaskName) -> tuple[Msg, ReplyEndEvent | None]:
     """Return what a reply said, and its end; both from its events, since an interrupt changes its message."""
-    message, end = Msg(visitor.runner.agent.name, [], "assistant", id=name.reply_id), None
-    events = visitor.runner.events(name.session_id, name.reply_id)
+    message, end = Msg(sessions.agent.name, [], "assistant", id=name.reply_id), None
+    events = sessions.events(name.session_id, name.reply_id)
     async with aclosing(events):
         async for event in events:
             # Sub-agents have replies of their own, whose answers are results of calls of this one.

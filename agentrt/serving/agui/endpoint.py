@@ -1,6 +1,5 @@
 """A thread is a session, and a run follows a reply until it is over or asks."""
 
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
@@ -11,19 +10,19 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentrt import AgentState, Msg
-from agentrt.errors import AgentRTError, UsageError
+from agentrt.errors import AgentRTError
 from agentrt.runner import ReplyHandle
 from agentrt.serving.agui.events import RunTranslator
 from agentrt.serving.agui.input import RunInput, no_new_message
-from agentrt.serving.bodies import is_reply_id, read_json, read_on_disconnect
+from agentrt.serving.bodies import is_reply_id, read_on_disconnect
+from agentrt.serving.budget import read_json
+from agentrt.serving.failure import as_api_error
 from agentrt.serving.gate import Gate
-from agentrt.serving.sessions import Visitor
+from agentrt.serving.owners.sessions import OwnerSessions
 from agentrt.serving.sse import EventStream, encode_data
 from agentrt.serving.submission import read_status, submit_answer, submit_messages
 
 __all__ = ["AgUi"]
-
-_logger = logging.getLogger("agentrt")
 
 
 class _Run(NamedTuple):
@@ -47,36 +46,30 @@ class AgUi:
     def routes(self) -> list[Route]:
         return [Route("/agui", self._gate.endpoint(self._answer_run), methods=["POST"])]
 
-    async def _answer_run(self, request: Request, visitor: Visitor) -> ASGIApp:
+    async def _answer_run(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
         leave = read_on_disconnect(request)
-        body = await read_json(request, self._gate.limits, None)
+        body = await read_json(request, self._gate.limits, None, items=("messages", "resume"))
         run_input = RunInput.read(body)
-        slots = self._gate.slots
         # Before anything is stored: a refused stream must not leave a reply that runs.
-        slots.take(visitor.owner)
-        try:
-            run = await self._begin(visitor, run_input)
-        except BaseException:
-            slots.release(visitor.owner)
-            raise
+        sessions.take_place("streams")
+        run = await self._begin(sessions, run_input)
         return EventStream(
-            partial(self._messages, visitor, run_input, run),
+            partial(self._messages, sessions, run_input, run),
             self._gate.limits,
             name=f"reply {run.handle.reply_id}",
             on_leave=run.handle.interrupt if leave == "interrupt" else None,
-            on_close=partial(slots.release, visitor.owner),
             headers={},
         )
 
-    async def _begin(self, visitor: Visitor, run_input: RunInput) -> _Run:
-        info = await visitor.find(run_input.thread_id)
-        state = None if info is None else await visitor.load(run_input.thread_id)
-        agent = visitor.runner.agent
+    async def _begin(self, sessions: OwnerSessions, run_input: RunInput) -> _Run:
+        info = await sessions.find(run_input.thread_id)
+        state = None if info is None else await sessions.load(run_input.thread_id)
+        agent = sessions.agent
         question = None if state is None else agent.with_state(state).waiting()
         reply = None if state is None else _latest_reply(state)
         answer = run_input.answer_to(question, reply)
         if answer is not None:
-            handle = await submit_answer(visitor, run_input.thread_id, answer)
+            handle = await submit_answer(sessions, run_input.thread_id, answer)
             answered = run_input.answered_calls(answer.reply_id)
             if question is None or answered.isdisjoint(call.id for call in question.tool_calls):
                 return _Run(handle, 0, None, is_repeated=True)
@@ -84,22 +77,23 @@ class AgUi:
             context = None if state is None else state.reply_context
             return _Run(handle, question.seq, None if context is None else context.message)
         reply_id = run_input.run_id if is_reply_id(run_input.run_id) else None
-        messages = run_input.new_messages(agent, state)
+        messages = await run_input.new_messages(state)
         if not messages:
             if reply is not None and run_input.has_result_for(reply):
                 reply_id = reply.id
-            if reply_id is None or state is None or not await visitor.runner.has_reply(state.session_id, reply_id):
+            thread_id = run_input.thread_id
+            if reply_id is None or state is None or not await sessions.has_reply(thread_id, reply_id):
                 raise no_new_message()
-            return _Run(visitor.runner.handle(state.session_id, reply_id), 0, None, is_repeated=True)
-        handle = await submit_messages(visitor, run_input.thread_id, messages, reply_id)
+            return _Run(sessions.handle(thread_id, reply_id), 0, None, is_repeated=True)
+        handle = await submit_messages(sessions, run_input.thread_id, messages, reply_id)
         return _Run(handle, 0, None)
 
-    async def _messages(self, visitor: Visitor, run_input: RunInput, run: _Run) -> AsyncGenerator[bytes, None]:
+    async def _messages(self, sessions: OwnerSessions, run_input: RunInput, run: _Run) -> AsyncGenerator[bytes, None]:
         translator = RunTranslator(
             run_input.thread_id,
             run_input.run_id,
             run.handle.reply_id,
-            agent_name=visitor.runner.agent.name,
+            agent_name=sessions.agent.name,
             messages=run_input.messages,
             state=run_input.state,
             said_before=run.message,
@@ -115,15 +109,13 @@ class AgUi:
                         yield encode_data(translated)
             # A run that is repeated under its id may find a reply that is over.
             if not translator.is_over:
-                status = await read_status(visitor, run.handle)
+                status = await read_status(sessions, run.handle)
                 for translated in translator.end(status):
                     yield encode_data(translated)
-        except UsageError:
-            # The runner was closed. Nobody can come back to a run: the next one finds what became of it.
-            yield encode_data(translator.fail("closed", "this server stops: the reply continues in the next one"))
-        except AgentRTError as error:
-            _logger.warning("a reader of reply %s was left: %s", run.handle.reply_id, type(error).__name__)
-            yield encode_data(translator.fail("store", "the store of the sessions does not answer: try again"))
+        except (AgentRTError, OSError) as error:
+            # Nobody can come back to a run: the next one finds how the reply ended.
+            failure = as_api_error(error, "a run").body["error"]
+            yield encode_data(translator.fail(failure["code"], failure["message"]))
 
 
 def _latest_reply(state: AgentState) -> Msg | None:

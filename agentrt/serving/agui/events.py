@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from agentrt import Msg
-from agentrt.block import HIDDEN_CALL
+from agentrt._runtime.block import HIDDEN_CALL
 from agentrt.event import (
     AnyEvent,
     BlocksWithdrawnEvent,
@@ -54,7 +54,7 @@ _DECISION = {
     },
     "required": ["approved"],
 }
-"""What the answer to a question about a call looks like."""
+"""The schema of an answer to a question about a call."""
 
 
 class RunTranslator:
@@ -85,7 +85,7 @@ class RunTranslator:
         self._client_messages = messages
         self._client_state = state
         self._message = Msg(agent_name, [], "assistant", id=reply_id) if said_before is None else said_before
-        # What was begun and has no end yet, by its id: the type of the event that ends it.
+        # The open parts, by their ids: the type of the event that ends each.
         self._open: dict[str, str] = {}
         # The message that further calls of this round belong to.
         self._parent: str | None = None
@@ -263,7 +263,7 @@ class RunTranslator:
     def _hand_out(self, event: RequireExternalExecutionEvent) -> Iterator[_RunEvent]:
         if self._skip_answered(event):
             return
-        # The list must agree with the run, which may have begun after the call.
+        # The list must agree with the run, which may have started after the call.
         pending = [call.id for call in event.tool_calls if call.id in self._started_calls]
         yield from self._finish("waiting", {"type": "success", **({"pendingToolCallIds": pending} if pending else {})})
 

@@ -1,10 +1,10 @@
-"""What a client of AG-UI sends for a run: new messages, decisions, or results of calls that it has run itself."""
+"""The input of an AG-UI run: new messages, decisions, or results of calls that the client has run itself."""
 
 from hashlib import sha256
 from json import dumps
 from typing import Any, NamedTuple, Self
 
-from agentrt import Agent, AgentState, Msg
+from agentrt import AgentState, Msg
 from agentrt.event import (
     ConfirmResult,
     ExternalExecutionResultEvent,
@@ -13,9 +13,10 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.message import ToolCallBlock, ToolResultBlock, ToolResultState
-from agentrt.serving.bodies import read_messages
+from agentrt.serving.bodies import read_user_message
+from agentrt.serving.budget import take_in
 from agentrt.serving.failure import ApiError
-from agentrt.serving.sessions import check_new_id
+from agentrt.serving.owners.sessions import check_new_id
 
 __all__ = ["RunInput", "approval_id", "no_new_message"]
 
@@ -59,7 +60,7 @@ class RunInput(NamedTuple):
         # A message while the user is asked is refused later, as everywhere.
         return self._results(question) if isinstance(question, RequireExternalExecutionEvent) else None
 
-    def new_messages(self, agent: Agent, state: AgentState | None) -> list[Msg]:
+    async def new_messages(self, state: AgentState | None) -> list[Msg]:
         """Return what the user has said last: a client sends all that it has, and the session has the rest.
 
         It is empty for a run that is sent again after its connection was cut.
@@ -68,29 +69,29 @@ class RunInput(NamedTuple):
         first = len(self.messages)
         while first and self.messages[first - 1].get("role") == "user":
             first -= 1
-        new = []
-        for number, message in enumerate(self.messages[first:], first):
+
+        def take(number: int, message: dict[str, Any]) -> Msg | None:
             client_id = message.get("id")
             digest = sha256(dumps(message.get("content"), sort_keys=True).encode()).hexdigest()[:16]
             mark = f"{client_id[:_MAX_CLIENT_ID]}:{digest}" if isinstance(client_id, str) else None
             # A run that failed leaves a message in the session that the client sends again with the next one.
             if mark is not None and mark in known:
-                continue
-            taken = self._user_message(agent, message, f"messages[{number}]")
+                return None
+            taken = self._user_message(message, f"messages[{first + number}]")
             if mark is not None:
                 taken.metadata[_CLIENT_ID] = mark
-            new.append(taken)
-        return new
+            return taken
 
-    def _user_message(self, agent: Agent, message: dict[str, Any], place: str) -> Msg:
+        return [message for message in await take_in(self.messages[first:], take) if message is not None]
+
+    def _user_message(self, message: dict[str, Any], place: str) -> Msg:
         content = message.get("content")
         if isinstance(content, list):
             content = [self._part(part, place) for part in content]
         item: dict[str, Any] = {"role": "user", "content": content}
         if message.get("name") is not None:
             item["name"] = message["name"]
-        [taken] = read_messages(agent, item, place)
-        return taken
+        return read_user_message(item, place)
 
     def _part(self, part: Any, place: str) -> Any:
         """Return a part of a message in OpenAI's form, which agents take."""
@@ -124,7 +125,7 @@ class RunInput(NamedTuple):
         if isinstance(question, RequireUserConfirmEvent):
             questions.append((question.reply_id, question.tool_calls))
         if not questions:
-            raise ApiError(409, "not_waiting", "the session does not wait for the user's approval")
+            raise ApiError(409, "not_waiting", "the session is not waiting for the user's approval")
         # By the reply's id too, so that an answer to an older question does not fit.
         calls = {approval_id(reply_id, call.id): call for reply_id, tool_calls in questions for call in tool_calls}
         results = []

@@ -1,6 +1,7 @@
 """The questions that wait for an answer of the user, and who may see them."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from secrets import token_urlsafe
 from threading import Lock
 from time import monotonic, time_ns
@@ -8,18 +9,17 @@ from typing import Any
 
 import anyio
 
-from agentrt.concurrency.event_loop import CrossThreadEvent
+from agentrt._runtime.concurrency.event_loop import CrossThreadEvent
+from agentrt._runtime.timestamp import timestamp_text
 from agentrt.serving.failure import ApiError
-from agentrt.timestamp import timestamp_text
+from agentrt.serving.owners.owner import Owners
 from agentrt.types import JSONSchema
 
 __all__ = ["InputAnswer", "InputBoard", "UserQuestion"]
 
 InputAnswer = dict[str, Any]
-"""What the user answered: `text`, and the `values` of a form, as JSON."""
+"""The user's answer: `text`, and the `values` of a form, as JSON."""
 
-_MAX_OPEN = 1_000  # questions at a time, of all owners
-_MAX_OPEN_OF_OWNER = 100
 _FORGET_SECONDS = 120.0  # after which nobody asks any more for the answer to a question that came over HTTP
 
 
@@ -50,6 +50,7 @@ class UserQuestion:
         self.seen_at = monotonic()
         self.answer: InputAnswer | None = None
         self.waits: list[CrossThreadEvent] = []
+        self.places = ExitStack()  # that it takes of its owner's, until it is withdrawn
 
     def describe(self) -> dict[str, Any]:
         """Return what a list says of the question."""
@@ -66,8 +67,8 @@ class UserQuestion:
 class InputBoard:
     """The questions of one application; it may be used from several threads and event loops."""
 
-    def __init__(self, *, has_owners: bool) -> None:
-        self.has_owners = has_owners
+    def __init__(self, owners: Owners) -> None:
+        self.owners = owners
         self._questions: dict[str, UserQuestion] = {}
         self._lock = Lock()
 
@@ -75,10 +76,11 @@ class InputBoard:
         """Put up a question; raises `ApiError` where there are too many."""
         with self._lock:
             self._forget_abandoned()
-            of_owner = sum(other.owner == question.owner for other in self._questions.values())
-            limit = _MAX_OPEN if question.owner is None else _MAX_OPEN_OF_OWNER
-            if len(self._questions) >= _MAX_OPEN or of_owner >= limit:
-                raise ApiError(503, "too_many_inputs", "too many questions wait already", headers={"Retry-After": "10"})
+            if len(self._questions) >= self.owners.limits.connections:
+                raise ApiError(
+                    503, "too_many_inputs", "too many questions are already open", headers={"Retry-After": "10"}
+                )
+            question.places.enter_context(self.owners.get(question.owner).place("inputs"))
             self._questions[question.id] = question
 
     def list_open(self, owner: str | None) -> list[UserQuestion]:
@@ -90,7 +92,7 @@ class InputBoard:
             ]
 
     def find(self, owner: str | None, input_id: str) -> UserQuestion:
-        """Return a question of the owner; raises `ApiError` where there is none."""
+        """Return a question of the owner; raises `ApiError` for an unknown one."""
         with self._lock:
             question = self._questions.get(input_id)
             if question is None or question.owner != owner:
@@ -103,7 +105,7 @@ class InputBoard:
             if question.id not in self._questions:
                 raise ApiError(404, "no_input", "this question does not exist, or was withdrawn")
             if question.answer is not None:
-                raise ApiError(409, "answered", "this question is answered already")
+                raise ApiError(409, "answered", "this question has already been answered")
             question.answer = answer
             for wait in question.waits:
                 wait.set()
@@ -129,11 +131,15 @@ class InputBoard:
     def withdraw(self, question: UserQuestion) -> None:
         """Take a question down, answered or not."""
         with self._lock:
-            self._questions.pop(question.id, None)
+            self._remove(question)
 
     def _forget_abandoned(self) -> None:
         # Of another process, which may have ended without a word.
         until = monotonic() - _FORGET_SECONDS
         for question in list(self._questions.values()):
             if question.is_remote and not question.waits and question.seen_at < until:
-                del self._questions[question.id]
+                self._remove(question)
+
+    def _remove(self, question: UserQuestion) -> None:
+        self._questions.pop(question.id, None)
+        question.places.close()

@@ -1,19 +1,23 @@
 """The routes under `/api/inputs`: what `UserAgent`s ask, and the answers."""
 
+from functools import partial
 from typing import Any
 
 import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
-from agentrt.serving.bodies import read_json, read_query_number
+from agentrt._runtime.schema import SchemaError, Validator
+from agentrt.serving.bodies import read_query_number
+from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate, RouteHandler
 from agentrt.serving.inputs.board import InputBoard, UserQuestion
 from agentrt.serving.json_response import JsonResponse
-from agentrt.serving.sessions import Visitor
-from agentrt.tool.json_schema.compiler import CompiledSchema, SchemaError
+from agentrt.serving.owners.sessions import OwnerSessions
+from agentrt.serving.waiting_client import AwaitedResponse
 
 __all__ = ["InputRoutes"]
 
@@ -40,11 +44,14 @@ class InputRoutes:
         ]
         return [Route(path, self._gate.endpoint(handler), methods=[method]) for method, path, handler in table]
 
-    async def _list(self, _: Request, visitor: Visitor) -> Response:
-        return JsonResponse({"inputs": [question.describe() for question in self._board.list_open(visitor.owner)]})
+    async def _list(self, _: Request, sessions: OwnerSessions) -> Response:
+        return JsonResponse(
+            {"inputs": [question.describe() for question in self._board.list_open(sessions.owner.name)]}
+        )
 
-    async def _ask(self, request: Request, visitor: Visitor) -> Response:
-        body = await read_json(request, self._limits, ("agent_id", "agent_name", "schema", "problems"))
+    async def _ask(self, request: Request, sessions: OwnerSessions) -> Response:
+        fields = ("agent_id", "agent_name", "schema", "problems")
+        body = await read_json(request, self._limits, fields, items=("problems",))
         for name in ("agent_id", "agent_name"):
             if not isinstance(body.get(name), str) or not 1 <= len(body[name]) <= _MAX_AGENT_NAME:
                 raise ApiError(400, "invalid_body", f"'{name}' must be text of 1 to {_MAX_AGENT_NAME} characters")
@@ -55,9 +62,10 @@ class InputRoutes:
             or not all(isinstance(problem, str) for problem in refused)
         ):
             raise ApiError(400, "invalid_body", f"'problems' must be a list of at most {_MAX_REFUSED} texts")
-        form = _SchemaForm(body.get("schema"))
+        # In a thread, since a large schema takes long to compile.
+        form = await anyio.to_thread.run_sync(_SchemaForm, body.get("schema"))
         question = UserQuestion(
-            visitor.owner,
+            sessions.owner.name,
             body["agent_id"],
             body["agent_name"],
             form.schema,
@@ -68,9 +76,9 @@ class InputRoutes:
         self._board.ask(question)
         return JsonResponse({"input_id": question.id}, 201)
 
-    async def _answer(self, request: Request, visitor: Visitor) -> Response:
-        question = self._find(request, visitor)
-        body = await read_json(request, self._limits, ("text", "values"))
+    async def _answer(self, request: Request, sessions: OwnerSessions) -> Response:
+        question = self._find(request, sessions)
+        body = await read_json(request, self._limits, ("text", "values"), items=())
         text, values = body.get("text", ""), body.get("values")
         if not isinstance(text, str):
             raise ApiError(400, "invalid_answer", "'text' must be text")
@@ -86,17 +94,21 @@ class InputRoutes:
         self._board.give(question, {"text": text, "values": values})
         return JsonResponse({"input_id": question.id, "answered": True})
 
-    async def _wait(self, request: Request, visitor: Visitor) -> Response:
-        question = self._find(request, visitor)
+    async def _wait(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
+        question = self._find(request, sessions)
         seconds = read_query_number(request, "wait", 0, _MAX_WAIT)
+        # A client that leaves gives its place back.
+        return AwaitedResponse(partial(self._respond_with_answer, question, seconds))
+
+    async def _respond_with_answer(self, question: UserQuestion, seconds: int) -> Response:
         return JsonResponse({"answer": await self._board.wait(question, seconds)})
 
-    async def _withdraw(self, request: Request, visitor: Visitor) -> Response:
-        self._board.withdraw(self._find(request, visitor))
+    async def _withdraw(self, request: Request, sessions: OwnerSessions) -> Response:
+        self._board.withdraw(self._find(request, sessions))
         return Response(status_code=204)
 
-    def _find(self, request: Request, visitor: Visitor) -> UserQuestion:
-        return self._board.find(visitor.owner, request.path_params["input_id"])
+    def _find(self, request: Request, sessions: OwnerSessions) -> UserQuestion:
+        return self._board.find(sessions.owner.name, request.path_params["input_id"])
 
 
 class _SchemaForm:
@@ -107,12 +119,13 @@ class _SchemaForm:
         if schema is None:
             return
         try:
-            self._compiled = CompiledSchema(schema)
+            Validator(schema)
         except SchemaError as error:
             raise ApiError(400, "invalid_body", f"'schema' cannot be checked: {error}") from None
         if not isinstance(schema, dict):
             raise ApiError(400, "invalid_body", "'schema' must be the JSON schema of an object")
 
     def problems(self, values: dict[str, Any]) -> list[str]:
-        problem = self._compiled.problem(values)
+        # Compiled for each answer: while a question is open, this may take 300 times the memory of its schema.
+        problem = Validator(self.schema).problem(values)
         return [] if problem is None else [problem]

@@ -13,12 +13,12 @@ import anyio
 from pydantic import BaseModel
 from starlette.applications import Starlette
 
+from agentrt._runtime.representation import never_raises
+from agentrt._runtime.terminal.form import FormModel
 from agentrt.agent import UserInputBase, UserInputData
 from agentrt.errors import ConfigError, InputEnded, InvalidInputError
 from agentrt.message import TextBlock
-from agentrt.representation import never_raises
 from agentrt.serving.inputs.board import InputAnswer, InputBoard, UserQuestion
-from agentrt.terminal.form import FormModel
 
 __all__ = ["RemoteUserInput", "StudioUserInput"]
 
@@ -43,15 +43,15 @@ class RemoteUserInput(UserInputBase):
         board = getattr(getattr(server, "state", None), "inputs", None)
         if isinstance(server, str):
             if owner is not None:
-                raise ConfigError("RemoteUserInput(url, owner=...) is not possible: the token says whose questions")
+                raise ConfigError("RemoteUserInput(url) takes no owner=...: the token identifies the owner")
             self._channel: _LocalBoard | _RemoteBoard = _RemoteBoard(server, token)
         elif isinstance(board, InputBoard):
             if token is not None:
-                raise ConfigError("RemoteUserInput(app, token=...) is not needed: write owner=..., or leave it out")
-            if (owner is not None) != board.has_owners:
+                raise ConfigError("RemoteUserInput(app) takes no token=...: give owner=..., or neither")
+            if (owner is not None) != board.owners.are_known:
                 raise ConfigError(
                     "RemoteUserInput(app): write owner=..., since the app was made with auth"
-                    if board.has_owners
+                    if board.owners.are_known
                     else "RemoteUserInput(app): leave owner out, since the app was made without auth"
                 )
             self._channel = _LocalBoard(board, owner)
@@ -186,7 +186,7 @@ class _RemoteBoard:
                 error.close()
                 if error.code == 404 and method == "GET":
                     return None
-                if error.code < 500:
+                if error.code < 500 and error.code != 429:  # it may have room again
                     self._refuse(error.code)
             except (OSError, HTTPException, ValueError):
                 pass  # it may be starting

@@ -21,8 +21,9 @@ def mcp_server(runner: RunnerBase, *, description: str = "") -> Any:
         raise ConfigError(f"mcp_server() takes a Runner, not {runner!r:.200}: write Runner(agent, store)")
     try:
         from agentrt.serving.mcp.server import Caller, make_server
+        from agentrt.serving.owners.owner import Owner
     except ModuleNotFoundError as error:
         if error.name != "mcp":
             raise
         raise ConfigError("mcp_server() needs the extra 'mcp': pip install \"agentrt[mcp]\"") from error
-    return make_server(Caller(None, {runner.agent.name: runner}), description=description)
+    return make_server(Caller(Owner(None), {runner.agent.name: runner}), description=description)

@@ -23,7 +23,7 @@ from agentrt import Msg
 from agentrt.errors import AgentRTError, UsageError
 from agentrt.event import RequireExternalExecutionEvent, RequireUserConfirmEvent
 from agentrt.runner import ReplyHandle
-from agentrt.serving.bodies import read_messages
+from agentrt.serving.bodies import read_user_messages
 from agentrt.serving.failure import ApiError
 from agentrt.serving.mcp.progress import Progress
 from agentrt.serving.mcp.question import (
@@ -37,9 +37,9 @@ from agentrt.serving.mcp.question import (
     read_texts,
 )
 from agentrt.serving.mcp.result import answer_result, error_result, waiting_result
-from agentrt.serving.sessions import Visitor, no_session
+from agentrt.serving.owners.sessions import OwnerSessions, no_session
 from agentrt.serving.sse import status_after
-from agentrt.serving.submission import read_status, submit_answer, submit_messages
+from agentrt.serving.submission import read_status, submit_answer, submit_first, submit_messages
 
 __all__ = ["AgentCall", "has_forms"]
 
@@ -48,7 +48,7 @@ _FORM = "answer"  # the name of the only form that a call asks for at a time
 _ANSWER_SECONDS = 3600.0
 """How long a user may take to fill in a form; the question itself stays open."""
 _HELD = "held"
-"""The status of a reply that has not begun, since an earlier one of its session waits for an answer."""
+"""The status of a queued reply whose session waits for an answer to an earlier one."""
 _RECHECK_SECONDS = 0.1
 _HELD_LOOK_SECONDS = 1.0
 _QUESTION_EVENT_TYPES = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
@@ -82,7 +82,7 @@ class _Arguments(NamedTuple):
             raise ApiError(400, "invalid_arguments", "'message' and 'session_id' must be text")
         is_map = isinstance(answer, dict) and answer and all(isinstance(text, str) for text in answer.values())
         if answer is not None and not is_map:
-            raise ApiError(400, "invalid_arguments", "'answer' must have text for the id of each call that it answers")
+            raise ApiError(400, "invalid_arguments", "'answer' must map the id of each call that it answers to text")
         if message is not None and answer is not None:
             raise ApiError(400, "invalid_arguments", "give a 'message' or an 'answer', and not both")
         if message is None and session_id is None:
@@ -91,13 +91,13 @@ class _Arguments(NamedTuple):
 
 
 class AgentCall:
-    """Runs one call; `session_id` and `handle` are those of its reply, as soon as they are known."""
+    """Runs one call; `session_id` is that of its session, once there is one, and `handle` that of its reply."""
 
-    def __init__(self, ctx: ServerRequestContext[Any, Any], visitor: Visitor) -> None:
+    def __init__(self, ctx: ServerRequestContext[Any, Any], sessions: OwnerSessions) -> None:
         self.session_id: str | None = None
         self.handle: ReplyHandle | None = None
         self._ctx = ctx
-        self._visitor = visitor
+        self._sessions = sessions
         self._has_forms = has_forms(ctx)
         self._dismissed = ""  # the question that the user was just shown, and left open
         self._progress = Progress(ctx.session.report_progress)
@@ -115,7 +115,7 @@ class AgentCall:
         while True:
             status = await self._follow(handle, after)
             if status not in ("waiting", _HELD):
-                message = await self._visitor.runner.read_message(handle.session_id, handle.reply_id)
+                message = await self._sessions.read_message(handle.session_id, handle.reply_id)
                 return answer_result(handle, message)
             question, message = await self._question()
             if question is None or (question.reply_id != handle.reply_id and status != _HELD):
@@ -124,7 +124,9 @@ class AgentCall:
                 continue
             is_modern = self._ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
             if self._has_forms and is_modern and digest_of(question) != self._dismissed:
-                return _ask_in_result(handle, question)
+                form = ElicitRequestFormParams(message=question_text(question), requested_schema=make_form(question))
+                state = dumps([handle.session_id, handle.reply_id, digest_of(question)])
+                return InputRequiredResult(input_requests={_FORM: ElicitRequest(params=form)}, request_state=state)
             answer = await self._ask(question) if self._has_forms and not is_modern else None
             if answer is None:
                 return waiting_result(handle, message, question, has_form=self._has_forms)
@@ -144,33 +146,36 @@ class AgentCall:
         return error_result(error, self.session_id, question)
 
     async def _begin(self, arguments: _Arguments) -> tuple[ReplyHandle, int]:
-        visitor = self._visitor
+        sessions = self._sessions
         if arguments.session_id is not None:
             # A model may make an id up. To begin a session for it would lose what was said before, unnoticed.
-            self.session_id = (await visitor.get(arguments.session_id)).session_id
+            self.session_id = (await sessions.get(arguments.session_id)).session_id
         if arguments.message is not None:
-            messages = read_messages(visitor.runner.agent, arguments.message, "message")
+            messages = await read_user_messages(arguments.message, "message")
             # Before it is stored, so that a call that is cancelled meanwhile knows what to interrupt.
             reply_id = token_hex(12)
-            self.session_id = self.session_id or f"{_SESSION_PREFIX}{token_hex(8)}"
-            self.handle = visitor.runner.handle(self.session_id, reply_id)
-            return await submit_messages(visitor, self.session_id, messages, reply_id), 0
+            session_id = self.session_id or f"{_SESSION_PREFIX}{token_hex(8)}"
+            self.handle = sessions.handle(session_id, reply_id)
+            submit = submit_first if self.session_id is None else submit_messages
+            handle = await submit(sessions, session_id, messages, reply_id)
+            self.session_id = session_id
+            return handle, 0
         if arguments.answer is not None:
             if self.session_id is None:
                 raise no_session()
             question, _ = await self._question()
             answer = read_texts(question, arguments.answer)
-            return await submit_answer(visitor, self.session_id, answer), 0 if question is None else question.seq
+            return await submit_answer(sessions, self.session_id, answer), 0 if question is None else question.seq
         return await self._rejoin(), 0
 
     async def _rejoin(self) -> ReplyHandle:
         """Return the handle of the reply that is in progress, or else of the last one."""
         assert self.session_id is not None
-        state = await self._visitor.load(self.session_id)
+        state = await self._sessions.load(self.session_id)
         reply = state.reply_context or state.last_reply
         if reply is None:
-            raise ApiError(404, "no_reply", "nothing was said in this session yet")
-        return self._visitor.runner.handle(self.session_id, reply.reply_id)
+            raise ApiError(404, "no_reply", "this session has no messages yet")
+        return self._sessions.handle(self.session_id, reply.reply_id)
 
     async def _follow(self, handle: ReplyHandle, after: int) -> str:
         """Report what the reply does until it ends, waits or is held up; returns its status."""
@@ -193,7 +198,7 @@ class AgentCall:
                 has_begun.set()
                 status = status_after(event, handle.reply_id)
                 await self._progress.read(event)
-        return status or await read_status(self._visitor, handle)
+        return status or await read_status(self._sessions, handle)
 
     async def _watch_for_question(self, has_begun: anyio.Event, scope: anyio.CancelScope) -> None:
         """End the wait for a reply that is queued behind a question of another one, which may never be answered."""
@@ -202,7 +207,7 @@ class AgentCall:
         while not has_begun.is_set():
             await anyio.sleep(_HELD_LOOK_SECONDS)
             with suppress(ApiError, AgentRTError):  # `_read` raises it as well
-                info = await self._visitor.find(self.session_id)
+                info = await self._sessions.find(self.session_id)
                 # Seen twice, since an answer may be on its way.
                 if info is not None and info.status == "waiting" and not has_begun.is_set():
                     if info.revision == revision:
@@ -212,8 +217,8 @@ class AgentCall:
     async def _question(self) -> tuple[ReplyQuestion | None, Msg]:
         """Return what the session asks, and the message of the reply that asks."""
         assert self.session_id is not None
-        state = await self._visitor.load(self.session_id)
-        question = self._visitor.runner.agent.with_state(state).waiting()
+        state = await self._sessions.load(self.session_id)
+        question = self._sessions.agent.with_state(state).waiting()
         if state.reply_context is None or not isinstance(question, _QUESTION_EVENT_TYPES):
             return None, Msg("", "", "assistant")
         return question, state.reply_context.message
@@ -221,7 +226,7 @@ class AgentCall:
     async def _submit(self, answer: QuestionAnswer) -> None:
         assert self.session_id is not None
         try:
-            await submit_answer(self._visitor, self.session_id, answer)
+            await submit_answer(self._sessions, self.session_id, answer)
         except ApiError as error:
             if error.body["error"]["code"] not in _ANSWERED_CODES:
                 raise
@@ -237,13 +242,13 @@ class AgentCall:
                 with suppress(MCPError, ValidationError):
                     result = await self._ctx.session.elicit_form(text, form, self._ctx.request_id)
                 group.cancel_scope.cancel()
-        if not self._visitor.runner.is_open:
-            raise UsageError("the runner was closed while the user was asked")
+        if not self._sessions.is_open:
+            raise UsageError("the runner was closed while the user was being asked")
         return None if result is None else _read_response(question, result)
 
     async def _watch_runner(self, scope: anyio.CancelScope) -> None:
         # A user may take long, and nothing else would end the call when the server stops.
-        while self._visitor.runner.is_open:  # noqa: ASYNC110  # a runner has no event for it
+        while self._sessions.is_open:  # noqa: ASYNC110  # a runner has no event for it
             await anyio.sleep(_RECHECK_SECONDS)
         scope.cancel()
 
@@ -254,9 +259,9 @@ class AgentCall:
         state needs no signature, and any process that has the store can read it.
         """
         session_id, reply_id, digest = _read_state(params.request_state)
-        await self._visitor.get(session_id)
+        await self._sessions.get(session_id)
         self.session_id = session_id
-        handle = self.handle = self._visitor.runner.handle(session_id, reply_id)
+        handle = self.handle = self._sessions.handle(session_id, reply_id)
         question, _ = await self._question()
         # A question that has changed since is asked again, and one that is gone was answered elsewhere.
         if question is None or digest_of(question) != digest:
@@ -268,12 +273,6 @@ class AgentCall:
             return handle, 0
         await self._submit(answer)
         return handle, question.seq if question.reply_id == reply_id else 0
-
-
-def _ask_in_result(handle: ReplyHandle, question: ReplyQuestion) -> InputRequiredResult:
-    form = ElicitRequestFormParams(message=question_text(question), requested_schema=make_form(question))
-    state = dumps([handle.session_id, handle.reply_id, digest_of(question)])
-    return InputRequiredResult(input_requests={_FORM: ElicitRequest(params=form)}, request_state=state)
 
 
 def _read_state(text: str | None) -> tuple[str, str, str]:

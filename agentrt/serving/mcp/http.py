@@ -1,7 +1,7 @@
 """Streamable HTTP: the SDK's sessions of the protocol, each for the owner that opened it."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from time import monotonic
 
 import anyio
@@ -12,16 +12,13 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.types import Message, Receive, Scope, Send
 
 from agentrt.runner.base import RunnerBase
-from agentrt.serving.failure import ApiError
 from agentrt.serving.limits import Limits
 from agentrt.serving.mcp.server import CALLER, Caller, interrupt_call, make_server
-from agentrt.serving.sessions import Visitor
+from agentrt.serving.owners.owner import Owner
 
 __all__ = ["McpHttp"]
 
 _IDLE_SECONDS = 1800.0
-_CONNECTIONS_PER_OWNER = 100
-"""Limited, since most clients never end theirs, and one owner must not take the place of others."""
 _RUNNER_LOOK_SECONDS = 0.5
 _SESSION_HEADER = b"mcp-session-id"
 
@@ -31,9 +28,9 @@ class McpHttp:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._connections = _Connections()
+        self._sessions = _ProtocolSessions()
         self._manager = StreamableHTTPSessionManager(
-            make_server(Caller(None, {})),
+            make_server(Caller(Owner(None), {})),
             session_idle_timeout=_IDLE_SECONDS,
             max_request_body_size=limits.body_bytes,
             max_sessions=limits.connections,
@@ -47,7 +44,7 @@ class McpHttp:
 
     async def answer(
         self,
-        visitor: Visitor,
+        owner: Owner,
         runners: Mapping[str, RunnerBase],
         method: str | None,
         *,
@@ -56,41 +53,43 @@ class McpHttp:
     ) -> None:
         """Answer one request; with `interrupts`, the reply of a call is interrupted if its client leaves."""
         scope, receive, send = connection
-        caller = Caller(visitor.owner, runners)
+        caller = Caller(owner, runners)
         opened = dict(scope["headers"]).get(_SESSION_HEADER, b"").decode("latin-1")
-        if caller.owner is not None:
+        if owner.name is not None:
             # This tells the SDK whose session it is, so that other owners do not find it.
-            token = AccessToken(token="", client_id=caller.owner, scopes=[])
+            token = AccessToken(token="", client_id=owner.name, scopes=[])
             scope = {**scope, "user": AuthenticatedUser(token)}
-            if method == "initialize":
-                self._connections.check(caller.owner)
-            elif opened:
-                self._connections.note(opened, caller.owner, is_new=False)
+            self._sessions.note(opened, owner)
         scope[CALLER] = caller
+        places = ExitStack()
 
         async def note_and_send(message: Message) -> None:
-            if message["type"] == "http.response.start" and caller.owner is not None:
-                self._note_session(message, scope, opened, caller.owner)
+            if message["type"] == "http.response.start":
+                self._note_session(message, scope, opened, owner, places)
             await send(message)
 
         exchange = _HttpExchange(receive, note_and_send, self._limits.stall_seconds)
-        async with anyio.create_task_group() as group:
-            exchange.scope = group.cancel_scope
-            group.start_soon(exchange.end_with_runners, list(runners.values()))
-            await self._manager.handle_request(scope, exchange.receive, exchange.send)
-            group.cancel_scope.cancel()
-        await exchange.finish()
+        with places:
+            if method == "initialize":
+                self._sessions.forget_idle()
+                places.enter_context(owner.place("mcp_sessions"))
+            async with anyio.create_task_group() as group:
+                exchange.scope = group.cancel_scope
+                group.start_soon(exchange.end_with_runners, list(runners.values()))
+                await self._manager.handle_request(scope, exchange.receive, exchange.send)
+                group.cancel_scope.cancel()
+            await exchange.finish()
         # A connection that is lost and one that is closed on purpose look the same.
         if interrupts and exchange.is_left and caller.call is not None:
             await interrupt_call(caller.call)
 
-    def _note_session(self, message: Message, scope: Scope, opened: str, owner: str) -> None:
+    def _note_session(self, message: Message, scope: Scope, opened: str, owner: Owner, places: ExitStack) -> None:
         # The SDK does not say which sessions it has, so they are read from its answers.
         new = dict(message.get("headers", ())).get(_SESSION_HEADER, b"").decode("latin-1")
         if new and not opened:
-            self._connections.note(new, owner, is_new=True)
+            self._sessions.begin(new, owner, places)
         if opened and (scope["method"] == "DELETE" or message["status"] == 404):
-            self._connections.forget(opened, owner)
+            self._sessions.forget(opened, owner)
 
 
 class _HttpExchange:
@@ -132,27 +131,29 @@ class _HttpExchange:
             await self._send({"type": "http.response.body", "body": b""})
 
 
-class _Connections:
-    """Counts the sessions of the protocol that each owner has in use."""
+class _ProtocolSessions:
+    """The sessions of the protocol that owners have in use. Most clients never end theirs: idle ones are forgotten."""
 
     def __init__(self) -> None:
-        self._used: dict[tuple[str, str], float] = {}
+        self._places: dict[tuple[str, Owner], ExitStack] = {}
+        self._used: dict[tuple[str, Owner], float] = {}
 
-    def check(self, owner: str) -> None:
-        """Raise `ApiError` if the owner has as many as are allowed."""
+    def forget_idle(self) -> None:
+        """Give back the places of those that the SDK has ended by itself."""
         oldest = monotonic() - _IDLE_SECONDS
-        self._used = {key: used for key, used in self._used.items() if used > oldest}
-        if Counter(name for _, name in self._used)[owner] >= _CONNECTIONS_PER_OWNER:
-            raise ApiError(
-                429,
-                "too_many_connections",
-                f"you have {_CONNECTIONS_PER_OWNER} sessions of MCP open, as many as you may: end one by DELETE",
-                headers={"Retry-After": "60"},
-            )
+        for key in [key for key, used in self._used.items() if used <= oldest]:
+            self.forget(*key)
 
-    def note(self, session: str, owner: str, *, is_new: bool) -> None:
-        if is_new or (session, owner) in self._used:
+    def begin(self, session: str, owner: Owner, places: ExitStack) -> None:
+        """Note a new session, which keeps the places that its first request has taken."""
+        self._places[session, owner] = places.pop_all()
+        self._used[session, owner] = monotonic()
+
+    def note(self, session: str, owner: Owner) -> None:
+        """Note that a session is used."""
+        if (session, owner) in self._used:
             self._used[session, owner] = monotonic()
 
-    def forget(self, session: str, owner: str) -> None:
+    def forget(self, session: str, owner: Owner) -> None:
         self._used.pop((session, owner), None)
+        self._places.pop((session, owner), ExitStack()).close()

@@ -1,8 +1,9 @@
-"""What a reply does, as the progress of a call."""
+"""The work of a reply, as the progress of a call."""
 
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
+from agentrt._runtime.text import whole_characters
 from agentrt.event import (
     AnyEvent,
     ModelCallRetryEvent,
@@ -14,7 +15,6 @@ from agentrt.event import (
     ToolCallStartEvent,
     ToolResultEndEvent,
 )
-from agentrt.text import whole_characters
 
 __all__ = ["Progress"]
 

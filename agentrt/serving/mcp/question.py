@@ -1,10 +1,11 @@
-"""What a reply asks, as a form that an MCP client shows to its user, or as text; and the answers to both."""
+"""A reply's question, as a form that an MCP client shows to its user, or as text; and the answers to both."""
 
 from collections.abc import Mapping
 from hashlib import sha256
 from json import dumps
 from typing import Any
 
+from agentrt._runtime.text import escape_controls
 from agentrt.event import (
     ConfirmResult,
     ExternalExecutionResultEvent,
@@ -14,7 +15,6 @@ from agentrt.event import (
 )
 from agentrt.message import ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.serving.failure import ApiError
-from agentrt.text import escape_controls
 
 __all__ = ["QuestionAnswer", "ReplyQuestion", "question_text"]
 
@@ -51,7 +51,7 @@ def digest_of(question: ReplyQuestion) -> str:
 
 
 def make_form(question: ReplyQuestion) -> dict[str, Any]:
-    """Return the schema of the form: a field for each call, none of which has a default."""
+    """Return the schema of the form: one field for each call, without defaults."""
     fields: dict[str, dict[str, Any]] = {}
     for name, call in _fields(question).items():
         title = escape_controls(call.name)

@@ -8,16 +8,17 @@ from typing import Any
 from mcp.types import AudioContent, CallToolResult, ContentBlock, ImageContent, TextContent
 
 from agentrt import Msg
+from agentrt._runtime.text import whole_characters
 from agentrt.message import Base64Source
 from agentrt.runner import ReplyHandle
 from agentrt.serving.failure import ApiError
 from agentrt.serving.mcp.question import ReplyQuestion, how_to_answer, question_text
 from agentrt.serving.sse import public_error
-from agentrt.text import whole_characters
 
 __all__ = ["OUTPUT_SCHEMA", "answer_result", "error_result", "waiting_result"]
 
 _INTEGER = {"type": "integer"}
+_ERROR_FIELDS = ("code", "message", "limit")
 OUTPUT_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -38,13 +39,12 @@ OUTPUT_SCHEMA: dict[str, Any] = {
             "description": "The calls that the agent asks about.",
             "items": {"type": "object", "properties": {name: {"type": "string"} for name in ("id", "name", "input")}},
         },
-        "error": {"type": "object", "properties": {"code": {"type": "string"}, "message": {"type": "string"}}},
+        "error": {"type": "object", "properties": {name: {"type": "string"} for name in _ERROR_FIELDS}},
     },
 }
 _NEXT_STEPS = {
     "no_session": "Leave 'session_id' out to begin a new conversation.",
     "no_reply": "Send a 'message'.",
-    "store": "Call again.",
     "closed": "Call again with the session_id alone to read the answer.",
     "not_open": "Call again.",
     "queue_full": "Call again later.",
@@ -92,7 +92,7 @@ def error_result(error: ApiError, session_id: str | None, question: ReplyQuestio
     lines = [f"{code}: {message}.", _NEXT_STEPS.get(code, "")]
     if question is not None and session_id is not None:
         lines += [question_text(question), how_to_answer(question, session_id)]
-    values: dict[str, Any] = {"error": {"code": code, "message": message}}
+    values: dict[str, Any] = {"error": {name: failure[name] for name in _ERROR_FIELDS if name in failure}}
     if session_id is not None:
         values["session_id"] = whole_characters(session_id)
     return _result(["\n".join(filter(None, lines))], values, is_error=True)

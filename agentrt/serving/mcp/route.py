@@ -10,10 +10,11 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentrt.serving.bodies import decode_json, read_body, read_on_disconnect
+from agentrt.serving.bodies import read_on_disconnect
+from agentrt.serving.budget import read_object
 from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate
-from agentrt.serving.sessions import Visitor
+from agentrt.serving.owners.sessions import OwnerSessions
 
 __all__ = ["McpRoute"]
 
@@ -49,35 +50,29 @@ class McpRoute:
         group.cancel_scope.cancel()
         await group.__aexit__(kind, error, traceback)
 
-    async def _answer(self, request: Request, visitor: Visitor) -> ASGIApp:
+    async def _answer(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
         leave = read_on_disconnect(request)
-        body = await read_body(request, self._gate.limits) if request.method == "POST" else b""
-        message = decode_json(body) if body else None
-        method = message.get("method") if isinstance(message, dict) else None
+        body, method = b"", None
+        if request.method == "POST":
+            body, message = await read_object(request, self._gate.limits, items=("params",))
+            method = message.get("method")
         http, runners = await self._start(), self._gate.runners
         if "agent" in request.query_params:
-            runners = {visitor.runner.agent.name: visitor.runner}
+            runners = {sessions.agent.name: runners[sessions.agent.name]}
         # A call and a GET are streams, and count. An answer to a form does not: it must reach the call that waits.
-        is_stream = request.method == "GET" or method == "tools/call"
-        if is_stream:
-            self._gate.slots.take(visitor.owner)
+        if request.method == "GET" or method == "tools/call":
+            sessions.take_place("streams")
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             connection = scope, _replay(body, receive), send
-            try:
-                await http.answer(visitor, runners, method, interrupts=leave == "interrupt", connection=connection)
-            except ApiError as error:
-                raise _json_rpc_error(error) from None
-            finally:
-                if is_stream:
-                    self._gate.slots.release(visitor.owner)
+            await http.answer(sessions.owner, runners, method, interrupts=leave == "interrupt", connection=connection)
 
         return answer
 
     async def _start(self) -> Any:
         group = self._group
         if group is None:
-            raise ApiError(503, "not_open", "this application does not run", headers={"Retry-After": "1"})
+            raise ApiError(503, "not_open", "this application is not running", headers={"Retry-After": "1"})
         async with self._starting:
             if self._http is None:
                 try:

@@ -25,7 +25,8 @@ from agentrt.runner.base import RunnerBase
 from agentrt.serving.failure import ApiError, as_api_error
 from agentrt.serving.mcp.call import AgentCall, has_forms
 from agentrt.serving.mcp.result import OUTPUT_SCHEMA, error_result
-from agentrt.serving.sessions import Visitor
+from agentrt.serving.owners.owner import Owner
+from agentrt.serving.owners.sessions import OwnerSessions
 
 __all__ = ["CALLER", "Caller", "interrupt_call", "make_server", "tool_names"]
 
@@ -42,7 +43,7 @@ _ONLY_TOOL = "ask"
 class Caller:
     """The owner who calls, and the agents for it; `call` is the call that this request runs."""
 
-    owner: str | None
+    owner: Owner
     runners: Mapping[str, RunnerBase]
     call: AgentCall | None = None
 
@@ -127,7 +128,7 @@ class _AgentTools:
         runner = caller.runners[agent]
         if not runner.is_open:
             return error_result(ApiError(503, "not_open", "the runner of this server is not open"), None)
-        call = caller.call = AgentCall(ctx, Visitor(caller.owner, runner))
+        call = caller.call = AgentCall(ctx, OwnerSessions(caller.owner, runner))
         key = _key(ctx, ctx.request_id)
         # A call that is cancelled stays here, since the notice of the client may come just after that.
         self._calls[key] = call
@@ -143,7 +144,7 @@ class _AgentTools:
             return await call.run(params)
         except ApiError as error:
             return await self._explain(call, error)
-        except AgentRTError as error:
+        except (AgentRTError, OSError) as error:
             return error_result(as_api_error(error, "a call by MCP"), call.session_id)
         except Exception as error:  # noqa: BLE001  # the SDK would send its message to the client
             _logger.error("a call by MCP failed: %s", type(error).__name__)

@@ -26,7 +26,7 @@ _CORRECTIONS = (ModelCallRetryEvent, BlocksWithdrawnEvent, ReplyResumedEvent)
 
 
 class ReplyText:
-    """What a reply says, as it comes. `status` says how it stands: "" while it runs, "waiting", or how it ended."""
+    """The text of a reply, as it arrives. `status` is "" while it runs, "waiting", or its finish reason."""
 
     def __init__(self, reply_id: str, agent_name: str) -> None:
         self.status = ""
@@ -79,8 +79,12 @@ class ReplyText:
     def question(self, url: str) -> str:
         """Return what the reply asks, in words: the protocol has no other form for it."""
         assert self._question is not None
-        calls = [f"- {call.name} {call.input}" for call in self._question.tool_calls]
-        asks = isinstance(self._question, RequireUserConfirmEvent)
+        question = self._question
+        asks = isinstance(question, RequireUserConfirmEvent)
+        decisions = question.questions if isinstance(question, RequireUserConfirmEvent) else {}
+        # With the reason, which has the values of a call that was written with handles.
+        reasons = {call_id: f" ({decision.message})" for call_id, decision in decisions.items() if decision.message}
+        calls = [f"- {call.name} {call.input}{reasons.get(call.id, '')}" for call in question.tool_calls]
         what = "This needs your approval:" if asks else "This needs the results of:"
         return "\n".join([what, *calls, f"Answer at {url}"])
 

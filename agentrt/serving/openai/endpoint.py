@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
 from secrets import token_hex
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -13,18 +12,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentrt import AgentState
 from agentrt.errors import AgentRTError
 from agentrt.runner import ReplyHandle
-from agentrt.serving.bodies import read_idempotency_key, read_json
+from agentrt.serving.bodies import read_idempotency_key
+from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError, as_api_error
 from agentrt.serving.gate import Gate, RouteHandler
 from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.openai.answer import Completion, ReplyText
 from agentrt.serving.openai.request import ChatRequest, openai_error
-from agentrt.serving.sessions import Visitor
+from agentrt.serving.owners.sessions import OwnerSessions
 from agentrt.serving.sse import EventStream, encode_data
-from agentrt.serving.submission import read_status, submit_messages
+from agentrt.serving.submission import read_status, submit_first, submit_messages
 from agentrt.serving.waiting_client import AwaitedResponse
 from agentrt.state import EPHEMERAL
 
@@ -59,10 +58,10 @@ class OpenAIApi:
             for method, path, handler in table
         ]
 
-    async def _list_models(self, _: Request, __: Visitor) -> Response:
+    async def _list_models(self, _: Request, __: OwnerSessions) -> Response:
         return JsonResponse({"object": "list", "data": [_describe_model(name) for name in self._gate.runners]})
 
-    async def _read_model(self, request: Request, _: Visitor) -> Response:
+    async def _read_model(self, request: Request, _: OwnerSessions) -> Response:
         name = request.path_params["model"]
         self._check_model(name)
         return JsonResponse(_describe_model(name))
@@ -72,33 +71,26 @@ class OpenAIApi:
             raise ApiError(
                 404,
                 "model_not_found",
-                "this server has no agent of this name: GET /v1/models lists them",
+                "this server has no agent with this name: GET /v1/models lists them",
                 details={"param": "model"},
             )
 
-    async def _complete(self, request: Request, visitor: Visitor) -> ASGIApp:
+    async def _complete(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
         key = read_idempotency_key(request)
-        chat = ChatRequest.read(await read_json(request, self._gate.limits, None))
+        chat = ChatRequest.read(await read_json(request, self._gate.limits, None, items=("messages",)))
         self._check_model(chat.model)
-        visitor = Visitor(visitor.owner, self._gate.open_runner(chat.model))
-        slots = self._gate.slots
+        sessions = sessions.with_runner(self._gate.open_runner(chat.model))
         # Before anything is stored: a refused request must not leave a reply that runs.
-        slots.take(visitor.owner)
-        try:
-            handle = await self._begin(visitor, chat, key)
-        except BaseException:
-            slots.release(visitor.owner)
-            raise
-        turn = _Turn(visitor, chat, handle, self._session_url(request, chat.model, handle.session_id))
-        on_close = partial(slots.release, visitor.owner)
+        sessions.take_place("streams")
+        handle = await self._begin(sessions, chat, key)
+        turn = _Turn(sessions, chat, handle, self._session_url(request, chat.model, handle.session_id))
         if not chat.stream:
-            return AwaitedResponse(turn.respond, on_close, on_leave=turn.abandon)
+            return AwaitedResponse(turn.respond, on_leave=turn.abandon)
         return EventStream(
             turn.messages,
             self._gate.limits,
             name=f"reply {handle.reply_id}",
             on_leave=turn.abandon,
-            on_close=on_close,
             headers={},
         )
 
@@ -111,29 +103,21 @@ class OpenAIApi:
             return f"{root}/studio#agent={agent}&session={session}"
         return f"{root}/api/sessions/{session}?agent={agent}"
 
-    async def _begin(self, visitor: Visitor, chat: ChatRequest, key: str | None) -> ReplyHandle:
+    async def _begin(self, sessions: OwnerSessions, chat: ChatRequest, key: str | None) -> ReplyHandle:
         # Read before a session is made, so that a bad message leaves none.
-        history, new = chat.conversation(visitor.runner.agent)
+        history, new = await chat.conversation(sessions.agent.name)
         if chat.session_id is not None:
             # The session has what was said before.
-            return await submit_messages(visitor, chat.session_id, new, key)
+            return await submit_messages(sessions, chat.session_id, new, key)
         session_id = f"{_PASSING_PREFIX}{token_hex(12)}"
         # The label has it removed later, if this process is killed before it answers.
-        labels = {**visitor.labels, **EPHEMERAL}
-        await visitor.runner.store.save(AgentState(session_id=session_id, context=history, labels=labels))
-        try:
-            return await submit_messages(visitor, session_id, new, key)
-        except BaseException:
-            # A refused request leaves nothing, and neither does one that is cancelled.
-            with anyio.move_on_after(_ABANDON_SECONDS, shield=True):
-                await visitor.runner.store.delete(session_id)
-            raise
+        return await submit_first(sessions, session_id, new, key, history=history, labels=EPHEMERAL)
 
 
 class _Turn(NamedTuple):
     """One completion: who asked for what, and the reply that answers; `url` is where its session is."""
 
-    visitor: Visitor
+    sessions: OwnerSessions
     chat: ChatRequest
     handle: ReplyHandle
     url: str
@@ -187,15 +171,15 @@ class _Turn(NamedTuple):
                 # The worker saves the end, so the session is deleted behind that.
                 await self.handle.interrupt()
                 await self.handle.result()
-                await self.visitor.runner.store.delete(self.handle.session_id)
+                await self.sessions.forget(self.handle.session_id)
 
     async def _settle(self, answer: ReplyText) -> None:
         """Forget a session that was for this answer alone; raises `ApiError` where the reply failed."""
         # A reply that was over before, under the same key, may say its end in no event.
-        answer.status = answer.status or await read_status(self.visitor, self.handle)
-        # What waits for an answer is kept until it has that.
+        answer.status = answer.status or await read_status(self.sessions, self.handle)
+        # A reply that waits for an answer is kept until it gets one.
         if self.chat.session_id is None and answer.status != "waiting":
-            await self.visitor.runner.store.delete(self.handle.session_id)
+            await self.sessions.forget(self.handle.session_id)
         if answer.status in ("error", "failed"):
             code = answer.error or answer.status
             status, code = _KNOWN_FAILURES.get(code, (500, code))
@@ -206,7 +190,7 @@ class _Turn(NamedTuple):
         return Completion(self.handle.reply_id, self.chat.model)
 
     def _reply_text(self) -> ReplyText:
-        return ReplyText(self.handle.reply_id, self.visitor.runner.agent.name)
+        return ReplyText(self.handle.reply_id, self.sessions.agent.name)
 
 
 def _describe_model(name: str) -> dict[str, Any]:

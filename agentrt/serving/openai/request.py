@@ -1,13 +1,14 @@
-"""What a client of OpenAI's API asks for, and what it gets where it cannot have that."""
+"""The request of an OpenAI API client, and the error for an unsupported one."""
 
 from typing import Any, NamedTuple, Self
 
-from agentrt import Agent, Msg
+from agentrt import Msg
+from agentrt._runtime.text import whole_characters
 from agentrt.message import AssistantMsg
-from agentrt.serving.bodies import read_messages
+from agentrt.serving.bodies import read_user_message
+from agentrt.serving.budget import take_in
 from agentrt.serving.failure import ApiError
-from agentrt.serving.sessions import check_new_id
-from agentrt.text import whole_characters
+from agentrt.serving.owners.sessions import check_new_id
 
 __all__ = ["ChatRequest", "openai_error", "wrong_parameter"]
 
@@ -54,20 +55,20 @@ class ChatRequest(NamedTuple):
             check_new_id(session_id, "'session_id'")
         return cls(model, messages, stream, options.get("include_usage") is True, session_id)
 
-    def conversation(self, agent: Agent) -> tuple[list[Msg], list[Msg]]:
+    async def conversation(self, agent_name: str) -> tuple[list[Msg], list[Msg]]:
         """Return what was said before, and what the user says now: all behind the last answer."""
         first = len(self.messages)
         while first and self.messages[first - 1].get("role") in ("user", *_SYSTEM_ROLES):
             first -= 1
-        taken = [self._read(agent, message, f"messages[{number}]") for number, message in enumerate(self.messages)]
+        taken = await take_in(self.messages, lambda number, item: self._read(agent_name, item, f"messages[{number}]"))
         if first == len(taken):
             raise wrong_parameter("messages", "'messages' must end with a message of the user")
         return taken[:first], taken[first:]
 
-    def _read(self, agent: Agent, message: dict[str, Any], place: str) -> Msg:
+    def _read(self, agent_name: str, message: dict[str, Any], place: str) -> Msg:
         role, content = message.get("role"), message.get("content")
         if role == "assistant":
-            return self._answer(agent, message, place)
+            return self._answer(agent_name, message, place)
         if role not in ("user", *_SYSTEM_ROLES):
             raise wrong_parameter(place, f"'{place}.role' must be 'user', 'assistant' or 'system'")
         item = {"role": "user", "content": content}
@@ -78,12 +79,11 @@ class ChatRequest(NamedTuple):
         elif message.get("name") is not None:
             item["name"] = message["name"]
         try:
-            [taken] = read_messages(agent, item, place)
+            return read_user_message(item, place)
         except ApiError as error:
             raise wrong_parameter(place, str(error)) from None
-        return taken
 
-    def _answer(self, agent: Agent, message: dict[str, Any], place: str) -> Msg:
+    def _answer(self, agent_name: str, message: dict[str, Any], place: str) -> Msg:
         content = message.get("content")
         # Clients may send back what they were sent as parts.
         if isinstance(content, list) and all(isinstance(part, dict) for part in content):
@@ -91,7 +91,7 @@ class ChatRequest(NamedTuple):
         # This server never sends any, so they are of another one.
         if message.get("tool_calls") or not isinstance(content, str):
             raise wrong_parameter(place, f"'{place}.content' must be the text of an answer, and without tool calls")
-        return AssistantMsg(agent.name, whole_characters(content))
+        return AssistantMsg(agent_name, whole_characters(content))
 
 
 def wrong_parameter(name: str, message: str) -> ApiError:

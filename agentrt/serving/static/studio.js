@@ -585,7 +585,7 @@ async function readLayers(replyId) {
 function showLayers(layers = [], hasProbe = true) {
   $("layers-note").textContent = hasProbe
     ? ""
-    : "Times are measured for an agent with a probe: Agent(..., probe=LayerTimes()), from agentrt.probe.";
+    : "Times are measured for an agent with LayerTimes, from agentrt.probe, among its middlewares.";
   const times = new Map(layers.map((layer) => [`${layer.hook} ${layer.place}`, layer]));
   const hooks = (state.chains?.hooks ?? []).filter((hook) => hook.layers.length);
   const bare = (state.chains?.hooks ?? []).filter((hook) => !hook.layers.length);

@@ -1,3 +1,3 @@
-"""Stores in databases: what they have in common, and a file for each database."""
+"""Stores in databases: their common base, and a file for each database."""
 
 __all__: list[str] = []

@@ -1,12 +1,13 @@
 """States in PostgreSQL, with the extra `postgres`: a row per session and one per message."""
 
 from collections.abc import Sequence
+from functools import partial
 from json import dumps
 from typing import Any
 
-from agentrt.database.postgres import PostgresConnections, check_postgres_options
+from agentrt._runtime.database.postgres import PostgresConnections, check_postgres_options
 from agentrt.errors import SessionVersion
-from agentrt.keywords import suggest_keywords
+from agentrt.state.database.postgres_runs import POSTGRES_FORGET_RUNS, POSTGRES_RUN_TABLES, PostgresRunRows
 from agentrt.state.database.store import (
     DatabaseStore,
     SavedRows,
@@ -15,6 +16,7 @@ from agentrt.state.database.store import (
     SessionRow,
     encode_text,
 )
+from agentrt.state.records import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_ttl
 
 __all__ = ["PostgresStore"]
@@ -45,8 +47,9 @@ _POSTGRES_MIGRATIONS = [
         PRIMARY KEY (session, position)
     )
     """,
-    # What a save is known by, whose answer was lost.
+    # Identifies a save whose answer was lost.
     "ALTER TABLE {schema}.sessions ADD COLUMN token BIGINT NOT NULL DEFAULT 0",
+    POSTGRES_RUN_TABLES,
 ]
 """Each brings the schema from the version that is its index to the next one; none is ever changed."""
 
@@ -75,16 +78,25 @@ _STATEMENTS = {
         FROM {schema}.sessions WHERE id = %s AND (expires_at IS NULL OR expires_at > {now})
     """,
     "delete": "DELETE FROM {schema}.sessions WHERE id = %s",
-    "expire": "DELETE FROM {schema}.sessions WHERE expires_at <= {now}",
+    "expire": "DELETE FROM {schema}.sessions WHERE expires_at <= {now} RETURNING id",
+    "forget runs": POSTGRES_FORGET_RUNS[0],
+    "forget contents": POSTGRES_FORGET_RUNS[1],
+    "describe": """
+        SELECT id, revision, created_at, updated_at, messages, status, labels, {size} FROM {schema}.sessions
+        WHERE id = %s AND (expires_at IS NULL OR expires_at > {now})
+    """,
     "list": """
-        SELECT id, revision, created_at, updated_at, messages, status, labels FROM {schema}.sessions
+        SELECT id, revision, created_at, updated_at, messages, status, labels, {size} FROM {schema}.sessions
         WHERE id > %s AND id >= %s AND id < %s AND (expires_at IS NULL OR expires_at > {now}) AND labels @> %s
         ORDER BY id LIMIT %s
     """,
 }
+# The length of a long value is stored beside its pointer, so the value itself is not read.
+_SIZE = """octet_length(head)
+    + (SELECT coalesce(sum(octet_length(message)), 0) FROM {schema}.messages WHERE session = number)::bigint"""
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000000)::bigint"
 
-# The statement above, and the messages, at once: it is done whole or not at all, and takes one round trip.
+# The statement above together with the messages: atomic, and one round trip.
 _WITH_MESSAGES = """
     WITH saved AS ({save}),
     cut AS (DELETE FROM {schema}.messages USING saved WHERE session = number AND position >= %(message_count)s),
@@ -98,23 +110,27 @@ _WITH_MESSAGES = """
 """
 
 
-@suggest_keywords(dsn="url", conninfo="url", prefix="schema")
 class PostgresStore(DatabaseStore):
     """Keeps sessions in the PostgreSQL database at `url`, in tables of its own `schema`, with the extra `postgres`.
 
     A save writes the messages that are new, and the rest of the state, in one statement. Any number of machines may use
-    the database; of two that save on the same revision, one gets `SessionConflict`. A save that has returned is as safe
-    as the server's `synchronous_commit` says: by default, from a loss of power.
+    the database; when two save on the same revision, one gets `SessionConflict`. A save that has returned is as durable
+    as the server's `synchronous_commit` says: by default, it survives a loss of power.
 
-    At most `pool_size` connections are used at a time, from threads. With a `ttl`, a session is gone so many seconds
-    after its last save, by the server's clock. The tables are made and migrated at the first use, or by `migrate`.
+    At most `pool_size` connections are used at a time, from threads. With a `ttl`, a session expires that many seconds
+    after its last save, by the server's clock. The tables are created and migrated at the first use, or by `migrate`.
     `async with store` closes the connections at the end; `aclose` does the same.
     """
 
     def __init__(self, url: str, *, schema: str = "agentrt", pool_size: int = 8, ttl: float | None = None) -> None:
         owner = type(self).__name__
         check_postgres_options(owner, schema, pool_size)
-        super().__init__(_PostgresDatabase(owner, url, schema, check_ttl(owner, ttl)), threads=pool_size)
+        database = _PostgresDatabase(owner, url, schema, check_ttl(owner, ttl))
+        super().__init__(database, threads=pool_size)
+        self._make_rows = partial(PostgresRunRows, partial(_PostgresDatabase, owner, url, schema, None), schema)
+
+    def _make_run_rows(self) -> RunRows:
+        return self._make_rows()
 
 
 class _PostgresDatabase(PostgresConnections, SessionDatabase):
@@ -131,7 +147,8 @@ class _PostgresDatabase(PostgresConnections, SessionDatabase):
             newer_version=SessionVersion,
         )
         self._ttl = None if ttl is None else int(ttl * 1e9)
-        self._sql = {name: text.format(schema=schema, now=_NOW) for name, text in _STATEMENTS.items()}
+        size = _SIZE.format(schema=schema)
+        self._sql = {name: text.format(schema=schema, now=_NOW, size=size) for name, text in _STATEMENTS.items()}
         for name in ("insert", "update"):
             self._sql[f"{name}_all"] = _WITH_MESSAGES.format(schema=schema, save=self._sql[name])
 
@@ -141,13 +158,13 @@ class _PostgresDatabase(PostgresConnections, SessionDatabase):
         if kind == "insert":
             connection.execute(self._sql["forget_expired"], values)
         if len(messages) <= _MAX_IN_STATEMENT:
-            # One statement is one transaction: nobody sees a part of it, and it takes one round trip.
+            # One statement is one transaction: atomic, and one round trip.
             is_saved = connection.execute(self._sql[f"{kind}_all"], values).fetchone() is not None
         else:
             is_saved = self._copy(connection, self._sql[kind], values)
         if is_saved:
             return None
-        # Read after the save has failed, only to say why.
+        # Read after a failed save, only to say why.
         found = connection.execute(self._sql["find"], values).fetchone()
         return SaveMark(*found) if found else SaveMark(0)
 
@@ -167,12 +184,28 @@ class _PostgresDatabase(PostgresConnections, SessionDatabase):
         return None if row is None else SavedRows(*row)
 
     def delete(self, connection: Any, session_id: str) -> None:
-        connection.execute(self._sql["delete"], [encode_text(session_id)])
+        with connection.transaction():
+            for name in ("delete", "forget runs", "forget contents"):
+                connection.execute(self._sql[name], [encode_text(session_id)])
 
     def expire(self, connection: Any) -> int:
-        return int(connection.execute(self._sql["expire"]).rowcount)
+        with connection.transaction():
+            expired = connection.execute(self._sql["expire"]).fetchall()
+            for (session_id,) in expired:
+                connection.execute(self._sql["forget runs"], [session_id])
+                connection.execute(self._sql["forget contents"], [session_id])
+        return len(expired)
+
+    def describe(self, connection: Any, session_id: str) -> SessionInfo | None:
+        row = connection.execute(self._sql["describe"], [encode_text(session_id)]).fetchone()
+        return None if row is None else _info_of_row(row)
 
     def list(self, connection: Any, query: SessionQuery) -> SessionPage:
         keys = [encode_text(text) for text in (query.after, *query.bounds)]
         rows = connection.execute(self._sql["list"], [*keys, dumps(query.labels), query.limit + 1])
-        return query.page_of(SessionInfo(key.decode(), *about) for key, *about in rows)
+        return query.page_of(map(_info_of_row, rows))
+
+
+def _info_of_row(row: Sequence[Any]) -> SessionInfo:
+    session_id, *about = row
+    return SessionInfo(session_id.decode(), *about)

@@ -1,13 +1,16 @@
-"""States in Redis, with the extra `redis`: a hash per session and a list of its messages, changed by one script."""
+"""States in Redis, with the extra `redis`: a hash per session and a list of its messages, saved by one script."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from time import monotonic
 from typing import Any, cast
 
-from agentrt.database.redis import RedisClient
+from agentrt._runtime.database.operations import MAX_WAIT
+from agentrt._runtime.database.redis import RedisClient
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, SessionVersion
-from agentrt.keywords import suggest_keywords
+from agentrt.state.database.redis_runs import REDIS_FORGET_RUNS, RedisRunRows
 from agentrt.state.database.store import (
     DatabaseStore,
     SavedRows,
@@ -17,18 +20,18 @@ from agentrt.state.database.store import (
     encode_text,
     read_labels,
 )
+from agentrt.state.records import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, SessionStatus, check_ttl
-from agentrt.text import lazy_pattern
 
 __all__ = ["RedisStore"]
 
 _RunScript = Callable[..., Any]
 _KEY_PREFIX = lazy_pattern(r"[A-Za-z0-9_.:-]{1,100}")
-_LAYOUT = 1  # the version of how sessions are kept
+_LAYOUT = 1  # the version of the layout
 _THREADS = 8
 _AT_A_TIME = 200  # ids of a list that are looked up at once
 
-# Scripts run one at a time, and whole: each sees what one save has left. KEYS are the session's hash, its list of
+# Scripts are atomic, and run one at a time: each sees complete saves only. KEYS are the session's hash, its list of
 # messages, the sorted set of all ids and the version of the layout.
 _SAVE = """
     local layout = redis.call('GET', KEYS[4])
@@ -62,37 +65,50 @@ _REMOVE = """
     redis.call('ZREM', KEYS[3], ARGV[1])
     return 1
 """
-# The first key is that of the session "", with which all others begin.
-_DESCRIBE = """
-    local rows = {}
+# The list counts with its memory, since the sizes of the messages would have to be read. Where
+# users may not ask for that, and in servers that do not know it, the size is not known. A list without messages is not
+# there, and takes nothing.
+_READ_ABOUT = """
+    local function read_about(session, messages)
+        local about = redis.call('HMGET', session,
+            'revision', 'created_at', 'updated_at', 'messages', 'status', 'labels')
+        local taken = redis.pcall('MEMORY', 'USAGE', messages, 'SAMPLES', '0') or 0
+        if type(taken) == 'number' then about[7] = redis.call('HSTRLEN', session, 'head') + taken end
+        return about
+    end
+"""
+_DESCRIBE = f"{_READ_ABOUT} return read_about(KEYS[1], KEYS[2])"
+# The first keys are those of the session "", with which all others begin.
+_LIST = f"""{_READ_ABOUT}
+    local rows = {{}}
     for index, id in ipairs(redis.call('ZRANGEBYLEX', KEYS[3], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])) do
-        rows[index] = {id, redis.call('HMGET', KEYS[1] .. id,
-            'revision', 'created_at', 'updated_at', 'messages', 'status', 'labels')}
+        rows[index] = {{id, read_about(KEYS[1] .. id, KEYS[2] .. id)}}
     end
     return rows
 """
 # An id stays in the sorted set when Redis has let its session expire.
 _REMOVE_EXPIRED = """
-    local ids, count = redis.call('ZRANGEBYLEX', KEYS[3], ARGV[1], '+', 'LIMIT', 0, ARGV[2]), 0
+    local ids, gone = redis.call('ZRANGEBYLEX', KEYS[3], ARGV[1], '+', 'LIMIT', 0, ARGV[2]), {}
     for _, id in ipairs(ids) do
-        if redis.call('EXISTS', KEYS[1] .. id) == 0 then count = count + redis.call('ZREM', KEYS[3], id) end
+        if redis.call('EXISTS', KEYS[1] .. id) == 0 and redis.call('ZREM', KEYS[3], id) == 1 then
+            gone[#gone + 1] = id
+        end
     end
-    return {#ids, ids[#ids] or '', count}
+    return {#ids, ids[#ids] or '', gone}
 """
 _GET_LAYOUT = "return redis.call('GET', KEYS[4])"
 
 
-@suggest_keywords(schema="prefix", dsn="url")
 class RedisStore(DatabaseStore):
     """Keeps sessions in the Redis at `url`, under keys that begin with `prefix`, with the extra `redis`.
 
-    A save sends the messages that are new, and the rest of the state, to one script, so it is done whole or not at all.
-    Any number of machines may use the server; of two that save on the same revision, one gets `SessionConflict`. A save
-    that has returned is as safe as the server's `appendonly` and `appendfsync` say: by default, Redis writes to the
-    disk now and then only.
+    A save sends the new messages, and the rest of the state, to one script, so it is atomic.
+    Any number of machines may use the server; when two save on the same revision, one gets `SessionConflict`. A save
+    that has returned is as durable as the server's `appendonly` and `appendfsync` say: by default, Redis writes to the
+    disk only now and then.
 
-    With a `ttl` a session is gone so many seconds after its last save, by the server's clock. The scripts use several
-    keys, so a Redis cluster will not do. At most eight connections are used at a time, from a thread. `async with
+    With a `ttl` a session expires that many seconds after its last save, by the server's clock. The scripts use several
+    keys, so a Redis cluster is not supported. At most eight connections are used at a time, from a thread. `async with
     store` closes them at the end; `aclose` does the same.
     """
 
@@ -103,13 +119,17 @@ class RedisStore(DatabaseStore):
             raise ConfigError(
                 f"{owner}(prefix=...) must have 1 to 100 letters, digits, '_', '.', ':' and '-', not {prefix!r:.100}"
             )
-        # Such keys would belong to a store with the prefix before this part.
-        if parts := {"session", "messages"}.intersection(prefix.split(":")[1:]):
+        # Such keys would collide with those of a store with the shorter prefix.
+        if parts := {"session", "messages", "runs"}.intersection(prefix.split(":")[1:]):
             raise ConfigError(
                 f"{owner}(prefix={prefix!r}) has the part {min(parts)!r}, as keys of a store with a shorter prefix do: "
                 f"choose another word"
             )
         super().__init__(_RedisDatabase(owner, url, prefix, check_ttl(owner, ttl)), threads=_THREADS)
+        self._make_rows = partial(RedisRunRows, partial(RedisClient, owner, url), f"{prefix}:runs:".encode())
+
+    def _make_run_rows(self) -> RunRows:
+        return self._make_rows()
 
 
 class _RedisDatabase(SessionDatabase):
@@ -118,7 +138,7 @@ class _RedisDatabase(SessionDatabase):
     def __init__(self, owner: str, url: str, prefix: str, ttl: float | None) -> None:
         self._client = RedisClient(owner, url)
         self._prefix = prefix.encode()
-        # Redis counts in milliseconds, and refuses an expiry after none.
+        # Redis counts in milliseconds, and refuses an expiry of 0.
         self._ttl = b"" if ttl is None else max(1, int(ttl * 1000))
         self.place = f"{self._client.place} (prefix {prefix!r})"
 
@@ -152,15 +172,24 @@ class _RedisDatabase(SessionDatabase):
 
     def delete(self, run: _RunScript, session_id: str) -> None:
         run(_REMOVE, session_id, [encode_text(session_id)])
+        self._forget_runs(session_id)
+
+    def _forget_runs(self, session_id: str) -> None:
+        prefix = [self._prefix + b":runs:"]
+        self._client.run_script(monotonic() + MAX_WAIT, REDIS_FORGET_RUNS, prefix, [encode_text(session_id)])
+
+    def describe(self, run: _RunScript, session_id: str) -> SessionInfo | None:
+        fields = run(_DESCRIBE, session_id)
+        return None if fields[0] is None else _read_info(self.place, encode_text(session_id), fields)
 
     def list(self, run: _RunScript, query: SessionQuery) -> SessionPage:
         first, end = map(encode_text, query.bounds)
-        # By bytes, whose order is that of the code points.
+        # By bytes, which are ordered like code points.
         low = b"(" + encode_text(query.after) if query.after >= query.prefix else b"[" + first
         infos: list[SessionInfo] = []
         while len(infos) <= query.limit:
-            rows = run(_DESCRIBE, "", [low, b"(" + end, _AT_A_TIME])
-            found = (_read_info(self.place, *row) for row in rows if row[1][0] is not None)  # else it has expired
+            rows = run(_LIST, "", [low, b"(" + end, _AT_A_TIME])
+            found = (_read_info(self.place, *row) for row in rows if row[1][0] is not None)  # otherwise it has expired
             infos += filter(query.matches, found)
             if len(rows) < _AT_A_TIME:
                 break
@@ -170,8 +199,10 @@ class _RedisDatabase(SessionDatabase):
     def expire(self, run: _RunScript) -> int:
         forgotten, low = 0, b"-"
         while True:
-            found, last, count = run(_REMOVE_EXPIRED, "", [low, _AT_A_TIME])
-            forgotten += int(count)
+            found, last, gone = run(_REMOVE_EXPIRED, "", [low, _AT_A_TIME])
+            forgotten += len(gone)
+            for session_id in gone:
+                self._forget_runs(session_id.decode())
             if found < _AT_A_TIME:
                 return forgotten
             low = b"(" + last
@@ -187,9 +218,9 @@ class _RedisDatabase(SessionDatabase):
             )
 
 
-def _read_info(place: str, session_id: bytes, fields: Sequence[bytes]) -> SessionInfo:
-    *numbers, status, labels = fields
+def _read_info(place: str, session_id: bytes, fields: Sequence[Any]) -> SessionInfo:
+    *numbers, status, labels = fields[:6]
     name, kind = session_id.decode(), cast(SessionStatus, status.decode())
     revision, created_at, updated_at, messages = map(int, numbers)
     pairs = read_labels(labels, name, place)
-    return SessionInfo(name, revision, created_at, updated_at, messages, kind, pairs)
+    return SessionInfo(name, revision, created_at, updated_at, messages, kind, pairs, *fields[6:])

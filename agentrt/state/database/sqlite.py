@@ -4,16 +4,17 @@ import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from time import time_ns
 from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from agentrt.database.open_file import OpenFile
-from agentrt.database.operations import MAX_WAIT, DatabaseError
+from agentrt._runtime.database.open_file import OpenFile
+from agentrt._runtime.database.operations import MAX_WAIT, DatabaseError
 from agentrt.errors import ConfigError, SessionCorrupt, SessionVersion
-from agentrt.keywords import suggest_keywords
+from agentrt.state.database.sqlite_runs import FORGET_RUNS, RUN_TABLES, SQLiteRunRows
 from agentrt.state.database.store import (
     DatabaseStore,
     SavedRows,
@@ -24,6 +25,7 @@ from agentrt.state.database.store import (
     read_labels,
 )
 from agentrt.state.file import resolve_file
+from agentrt.state.records import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_ttl
 
 __all__ = ["SQLiteStore"]
@@ -61,15 +63,16 @@ _MIGRATIONS = [
         PRIMARY KEY (name, value, session)
     ) WITHOUT ROWID;
     CREATE INDEX labels_by_session ON labels (session);
-    """
+    """,
+    RUN_TABLES,
 ]
 """Each brings the schema from the version that is its index to the next one; none is ever changed."""
 
 _FIND_SESSION = "SELECT number, revision, labels FROM sessions WHERE id = ? AND (expires_at IS NULL OR expires_at > ?)"
-# Rows of an expired session stay until `expire`, or until its id is used again.
+# The rows of an expired session stay until `expire`, or until its id is reused.
 _FORGET_EXPIRED = "DELETE FROM sessions WHERE id = ? AND expires_at <= ?"
 _DELETE = "DELETE FROM sessions WHERE id = ?"
-_EXPIRE = "DELETE FROM sessions WHERE expires_at <= ?"
+_EXPIRE = "DELETE FROM sessions WHERE expires_at <= ? RETURNING id"
 _INSERT = """
     INSERT INTO sessions (id, created_at, revision, updated_at, expires_at, messages, status, labels, head)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -87,24 +90,28 @@ _LOAD = """
     SELECT number, revision, messages, head FROM sessions WHERE id = ? AND (expires_at IS NULL OR expires_at > ?)
 """
 _MESSAGES = "SELECT message FROM messages WHERE session = ? ORDER BY position"
-_LIST = """
-    SELECT id, revision, created_at, updated_at, messages, status, labels FROM sessions
-    WHERE id > ? AND id >= ? AND id < ? AND (expires_at IS NULL OR expires_at > ?)
+# The length of a BLOB is in the header of its row, so its overflow pages are not read.
+_INFO = """
+    SELECT id, revision, created_at, updated_at, messages, status, labels,
+        length(head) + (SELECT coalesce(sum(length(message)), 0) FROM messages WHERE session = number)
+    FROM sessions
+    WHERE (expires_at IS NULL OR expires_at > ?)
 """
+_WITH_ID = " AND id = ?"
+_ON_PAGE = " AND id > ? AND id >= ? AND id < ?"
 _WITH_LABEL = " AND number IN (SELECT session FROM labels WHERE name = ? AND value = ?)"
 
 
-@suggest_keywords(directory="path", url="path", filename="path")
 class SQLiteStore(DatabaseStore):
-    """Keeps sessions in the SQLite database at `path`, which is made, for its owner alone, at the first use.
+    """Keeps sessions in the SQLite database at `path`, which is created, readable by its owner alone, at the first use.
 
-    A save writes the messages that are new, and the rest of the state, so it costs the same however long the
-    conversation is. Any number of processes on one machine may use the file; of two that save on the same revision, one
+    A save writes the new messages, and the rest of the state, so its cost does not depend on the length of the
+    conversation. Any number of processes on one machine may use the file; when two save on the same revision, one
     gets `SessionConflict`. A crash leaves the old state or the new one.
 
     With `durability="full"` a save that has returned survives a loss of power. With "process" it survives the death of
     the process, and costs a fraction; a loss of power may take back the last saves, but leaves the database whole.
-    With a `ttl` a session is gone so many seconds after its last save. `async with store` closes the file at the end;
+    With a `ttl` a session expires that many seconds after its last save. `async with store` closes the file at the end;
     `aclose` does the same.
     """
 
@@ -119,6 +126,10 @@ class SQLiteStore(DatabaseStore):
         super().__init__(database, threads=1)
         self._path, self._durability = database.path, durability
 
+    def _make_run_rows(self) -> RunRows:
+        # A record may lose its last lines where power is lost; a state may not.
+        return SQLiteRunRows(partial(_SQLiteDatabase, self._path, is_full=False, ttl=None))
+
     @property
     def path(self) -> Path:
         """The file, as an absolute path."""
@@ -126,7 +137,7 @@ class SQLiteStore(DatabaseStore):
 
     @property
     def durability(self) -> Durability:
-        """What a save that has returned survives."""
+        """The failures that a returned save survives."""
         return self._durability
 
 
@@ -141,16 +152,16 @@ class _SQLiteDatabase(SessionDatabase):
         self._is_full = is_full
         self._ttl = ttl
         self._connection: sqlite3.Connection | None = None
-        self._file: OpenFile | None = None  # that the connection is to
+        self._file: OpenFile | None = None  # of the connection
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_connection": None, "_file": None}  # a copy opens the file by itself
+        return vars(self) | {"_connection": None, "_file": None}  # a copy opens a connection of its own
 
     @contextmanager
     def connect(self, deadline: float) -> Iterator[sqlite3.Connection]:
         try:
             if self._file is not None and not self._file.is_current():
-                self.close()  # a copy was put in its place
+                self.close()  # the file was replaced
             if self._connection is None:
                 self._connection = self._open()
                 self._file = OpenFile(self.path)
@@ -158,18 +169,18 @@ class _SQLiteDatabase(SessionDatabase):
         except OSError as exc:
             raise DatabaseError(exc.strerror or type(exc).__name__) from None
         except sqlite3.DatabaseError as exc:
-            code = getattr(exc, "sqlite_errorcode", None)  # unset for what is raised by Python's own module
+            code = getattr(exc, "sqlite_errorcode", None)  # unset for errors raised by Python's own module
             if code is not None and code & 0xFF in _DAMAGED:
                 reason = "the file is damaged, or is not a database; it is kept as it is, so put a copy in its place"
                 raise DatabaseError(reason, SessionCorrupt) from None
             raise DatabaseError(getattr(exc, "sqlite_errorname", type(exc).__name__)) from None
 
     def _open(self) -> sqlite3.Connection:
-        # A file that SQLite makes can be read by all users. One that is there is not opened: closing it would drop the
+        # SQLite creates files that all users can read. An existing file is not opened: closing it would drop the
         # locks that other connections of this process have on it.
         with suppress(FileExistsError):
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        # It waits for a lock less long than the operation may take.
+        # The wait for a lock ends before the time limit of the operation.
         connection = sqlite3.connect(self.path, timeout=MAX_WAIT - 1, isolation_level=None, check_same_thread=False)
         try:
             self._read_version(connection)  # before anything is written
@@ -192,7 +203,7 @@ class _SQLiteDatabase(SessionDatabase):
         expires_at = None if self._ttl is None else now + int(self._ttl * 1e9)
         fields = (row.revision, now, expires_at, row.message_count, row.status, row.labels, row.head)
         with _in_transaction(connection):
-            # It has begun as a writer's, so that what is read here is still true when it is written over.
+            # It starts as a write transaction, so that the rows read here are still current when they are replaced.
             found = connection.execute(_FIND_SESSION, (row.session_id, now)).fetchone()
             number, saved, labels = found or (None, 0, "{}")
             if saved != row.base:
@@ -205,7 +216,7 @@ class _SQLiteDatabase(SessionDatabase):
                 connection.execute(_CUT, (number, row.start))
             rows = ((number, position, message) for position, message in enumerate(messages, row.start))
             connection.executemany(_ADD_MESSAGES, rows)
-            if row.labels != labels:  # in nearly no save
+            if row.labels != labels:  # rarely
                 connection.execute(_FORGET_LABELS, (number,))
                 pairs = from_json(row.labels).items()
                 connection.executemany(_ADD_LABELS, ((*pair, number) for pair in pairs))
@@ -221,26 +232,38 @@ class _SQLiteDatabase(SessionDatabase):
         return SavedRows(revision, count, head, messages)
 
     def delete(self, connection: sqlite3.Connection, session_id: str) -> None:
-        connection.execute(_DELETE, (_bindable(session_id),))
+        with _in_transaction(connection):
+            for statement in (_DELETE, *FORGET_RUNS):
+                connection.execute(statement, (_bindable(session_id),))
 
     def expire(self, connection: sqlite3.Connection) -> int:
-        return connection.execute(_EXPIRE, (time_ns(),)).rowcount
+        with _in_transaction(connection):
+            expired = connection.execute(_EXPIRE, (time_ns(),)).fetchall()
+            for statement in FORGET_RUNS:
+                connection.executemany(statement, expired)
+        return len(expired)
+
+    def describe(self, connection: sqlite3.Connection, session_id: str) -> SessionInfo | None:
+        row = connection.execute(f"{_INFO}{_WITH_ID}", (time_ns(), _bindable(session_id))).fetchone()
+        return None if row is None else self._read_info(row)
 
     def list(self, connection: sqlite3.Connection, query: SessionQuery) -> SessionPage:
-        parameters: list[object] = [*map(_bindable, (query.after, *query.bounds)), time_ns()]
+        parameters: list[object] = [time_ns(), *map(_bindable, (query.after, *query.bounds))]
         for label in query.labels.items():
             parameters += label
-        sql = f"{_LIST}{_WITH_LABEL * len(query.labels)} ORDER BY id LIMIT ?"
+        sql = f"{_INFO}{_ON_PAGE}{_WITH_LABEL * len(query.labels)} ORDER BY id LIMIT ?"
         rows = connection.execute(sql, (*parameters, query.limit + 1))
-        return query.page_of(
-            SessionInfo(id, revision, created_at, updated_at, messages, status, read_labels(labels, id, self.place))
-            for id, revision, created_at, updated_at, messages, status, labels in rows
-        )
+        return query.page_of(map(self._read_info, rows))
+
+    def _read_info(self, row: tuple[Any, ...]) -> SessionInfo:
+        session_id, *about, labels, size = row
+        fields = [session_id, *about, read_labels(labels, session_id, self.place), size]
+        return SessionInfo(*fields)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         while self._read_version(connection) < len(_MIGRATIONS):
             with _in_transaction(connection):
-                version = self._read_version(connection)  # once more: another process may have done it meanwhile
+                version = self._read_version(connection)  # again: another process may have migrated it meanwhile
                 if version < len(_MIGRATIONS):
                     for statement in _MIGRATIONS[version].split(";\n"):
                         connection.execute(statement)
@@ -251,7 +274,7 @@ class _SQLiteDatabase(SessionDatabase):
         [application] = connection.execute("PRAGMA application_id").fetchone()
         [version] = connection.execute("PRAGMA user_version").fetchone()
         [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        # A file that is new, or empty, has none of these.
+        # A new or empty file has none of these.
         if application != _APPLICATION and (application or version or tables):
             raise SessionCorrupt(f"{str(self.path)!r} is the database of another program: choose another path")
         if version > len(_MIGRATIONS):
@@ -267,14 +290,14 @@ def _in_transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> 
     connection.execute(f"BEGIN {kind}")
     try:
         yield
-        connection.execute("COMMIT")  # inside of the `try`: where it fails, the transaction is still open
+        connection.execute("COMMIT")  # inside the `try`: if it fails, the transaction is still open
     except BaseException:
         with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")  # where SQLite has not done so by itself
+            connection.execute("ROLLBACK")  # unless SQLite has rolled back by itself
         raise
 
 
 def _bindable(text: str) -> str | bytes:
-    """Return the text, or bytes, which are equal to no text, where it has a surrogate: nothing is saved under such."""
+    """Return the text; one with a surrogate as bytes, which equal no text, since no saved id has one."""
     data = encode_text(text)
     return text if data.decode(errors="replace") == text else data

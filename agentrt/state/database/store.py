@@ -1,4 +1,4 @@
-"""What stores in databases have in common: they hand rows to the database, in threads, in order, and not for ever."""
+"""The base of stores in databases: it runs operations in threads, in order, with a time limit."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -12,11 +12,11 @@ from anyio import to_thread
 from anyio.lowlevel import checkpoint_if_cancelled
 from pydantic_core import from_json
 
-from agentrt.database.operations import DatabaseError, OperationQueue
+from agentrt._runtime.database.operations import DatabaseError, OperationQueue
+from agentrt._runtime.representation import never_raises
 from agentrt.errors import SessionConflict, SessionCorrupt, SessionIOError, StateError
-from agentrt.representation import never_raises
 from agentrt.state.changes import StateChange, mark_saved, unsaved_changes
-from agentrt.state.sessions import SessionPage, SessionQuery, check_session_id, session_status
+from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_session_id, session_status
 from agentrt.state.state import AgentState, join_state
 from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision
 
@@ -26,16 +26,16 @@ _DatabaseResult = TypeVar("_DatabaseResult")
 
 
 class SaveMark(NamedTuple):
-    """What a save is known by: two writers give the same revision, but never the same token, which is not 0."""
+    """The token of a save: two writers may use the same revision, but never the same token; it is not 0."""
 
     revision: int
     token: int = 0
 
 
 class SessionRow(NamedTuple):
-    """What a save writes about a session: it is the revision after `base`, 0 for a session that is new.
+    """The row that a save writes for a session: the revision after `base`, which is 0 for a new session.
 
-    The first `start` messages that are there stay, and with those that are added there are `message_count`.
+    The first `start` messages stay, and with the added ones there are `message_count`.
     """
 
     session_id: str
@@ -49,8 +49,8 @@ class SessionRow(NamedTuple):
     token: int = 0
 
     def based_on(self, base: int) -> "SessionRow":
-        """Return the row of a save on that revision."""
-        # From the system: what a program seeds may give the same numbers in two processes.
+        """Return the row of a save on the revision `base`."""
+        # From the system: a seeded generator may give the same numbers in two processes.
         return self._replace(base=base, revision=next_revision(base), token=randbits(62) + 1)
 
     def as_dict(self) -> dict[str, object]:
@@ -59,12 +59,12 @@ class SessionRow(NamedTuple):
 
     @property
     def mark(self) -> SaveMark:
-        """What the save is known by."""
+        """The token of the save."""
         return SaveMark(self.revision, self.token)
 
 
 class SavedRows(NamedTuple):
-    """What is saved of a session; it is damaged unless it has `message_count` messages."""
+    """The saved rows of a session; damaged unless there are `message_count` messages."""
 
     revision: int
     message_count: int
@@ -73,9 +73,9 @@ class SavedRows(NamedTuple):
 
 
 class SessionDatabase(ABC):
-    """A database, as a store needs it. Each method runs in a thread, with a connection that `connect` gives.
+    """The database of a store. Each method runs in a thread, with a connection from `connect`.
 
-    `place` names it in messages, without a password; `remedy` is what to do where rows of it are damaged.
+    `place` names it in messages, without a password; `remedy` is the advice for damaged rows.
     """
 
     place: str
@@ -83,14 +83,14 @@ class SessionDatabase(ABC):
 
     @abstractmethod
     def connect(self, deadline: float) -> AbstractContextManager[Any]:
-        """Return a connection to what is up to date, which waits no longer than that, in `time.monotonic()`.
+        """Return a connection to the migrated database that waits no longer than `deadline`, in `time.monotonic()`.
 
-        Raises `DatabaseError` for what fails, also inside of the block.
+        Failures raise `DatabaseError`, also inside the block.
         """
 
     @abstractmethod
     def write(self, connection: Any, row: SessionRow, messages: Sequence[bytes]) -> SaveMark | None:
-        """Save the row and the messages from `row.start` on, whole or not at all; returns `None`.
+        """Save the row and the messages from `row.start` on, atomically; returns `None`.
 
         Where another revision is saved than `row.base`, it changes nothing, and returns that one, 0 for none. The token
         is that of its row, 0 where the database is in this process, and always says what it has done.
@@ -98,11 +98,15 @@ class SessionDatabase(ABC):
 
     @abstractmethod
     def read(self, connection: Any, session_id: str) -> SavedRows | None:
-        """Return what is saved of a session, if it is there."""
+        """Return the saved rows of a session, `None` if there are none."""
 
     @abstractmethod
     def delete(self, connection: Any, session_id: str) -> None:
-        """Remove a session, if it is there."""
+        """Delete a session, if it exists."""
+
+    @abstractmethod
+    def describe(self, connection: Any, session_id: str) -> SessionInfo | None:
+        """Return the info of a session, `None` for an unknown one."""
 
     @abstractmethod
     def list(self, connection: Any, query: SessionQuery) -> SessionPage:
@@ -110,22 +114,22 @@ class SessionDatabase(ABC):
 
     @abstractmethod
     def expire(self, connection: Any) -> int:
-        """Remove what expired sessions leave; returns how many there were."""
+        """Delete expired sessions; returns how many there were."""
 
     def migrate(self, connection: Any) -> None:  # noqa: B027  # there may be nothing to do
-        """Do what is left to do to bring it up to date: nothing, where `connect` does so."""
+        """Migrate the database; does nothing if `connect` does so."""
 
     def close(self) -> None:  # noqa: B027  # there may be nothing to do
-        """Close what is open and not in use."""
+        """Close idle files and connections."""
 
 
 class DatabaseStore(SessionStoreBase):
-    """Keeps sessions in a database, a row per session and one per message; `threads` of them use it at a time."""
+    """Keeps sessions in a database, a row per session and one per message; at most `threads` threads use it at once."""
 
     def __init__(self, database: SessionDatabase, threads: int) -> None:
         self._database = database
         self._operations = OperationQueue(threads)
-        # A thread whose caller asyncio has cancelled is not counted any more, so one thread alone needs one line.
+        # A thread whose caller asyncio has cancelled is no longer counted, so a single thread needs a queue of its own.
         self._is_serial = threads == 1
 
     @never_raises
@@ -136,7 +140,7 @@ class DatabaseStore(SessionStoreBase):
         return self  # a copy of an agent has the same database
 
     async def save(self, state: AgentState) -> None:
-        """Keep the state as it is now, in the database, as `SessionStore.save` says."""
+        """Save the state in the database, as `SessionStore.save` says."""
         check_saved(state)
         await checkpoint_if_cancelled()
         change = unsaved_changes(state, self)
@@ -150,7 +154,7 @@ class DatabaseStore(SessionStoreBase):
             row = row.based_on(change.state.revision)
             found = self._write_once(row, messages, deadline)
             if found is not None and found == change.doubtful:
-                # An earlier save of this state, which may have failed, was done: this one follows it, as a whole one.
+                # The earlier save of this state with an unknown outcome succeeded: this one follows it, as a whole one.
                 row = row.based_on(found.revision)
                 found = self._write_once(row, messages, deadline)
             if found is not None:
@@ -159,7 +163,7 @@ class DatabaseStore(SessionStoreBase):
                     f"session {row.session_id!r:.100} is being saved by another writer: load it again"
                 )
             change.accept(row.revision, None)
-        # Here, since the caller may have left before this thread ends.
+        # Here, since the caller may leave before this thread ends.
         except StateError:
             change.abandon()
             raise
@@ -168,19 +172,19 @@ class DatabaseStore(SessionStoreBase):
             raise
 
     def _write_once(self, row: SessionRow, messages: Sequence[bytes], deadline: float) -> SaveMark | None:
-        """Save the row; returns `None`, or what is saved in its place."""
+        """Save the row; returns `None`, or the revision and token that are saved instead."""
         write = partial(self._database.write, row=row, messages=messages)
         try:
             return self._ask(write, deadline)
         except DatabaseError as error:
             if not error.is_lost:
                 raise
-        # It may have been done or not, and is asked for again: if it was done, what is found is this very save.
+        # The outcome is unknown, so the save is repeated: if it had succeeded, its own token is found.
         found = self._ask(write, deadline)
         return None if found == row.mark else found
 
     async def load(self, session_id: str) -> AgentState | None:
-        """Return the state last saved for that session, `None` when there is none.
+        """Return the saved state of the session or `None`.
 
         Raises `SessionCorrupt` for damaged rows, `SessionVersion` for those of another version.
         """
@@ -189,7 +193,7 @@ class DatabaseStore(SessionStoreBase):
         if rows is None:
             return None
         place = f"session {session_id!r:.100} in {self._database.place}"
-        # What is in a row is looked at when it is loaded; that none is missing is seen only here.
+        # The content of rows is checked when it is loaded; missing rows are found only here.
         if len(rows.messages) != rows.message_count or not isinstance(rows.head, bytes):
             raise SessionCorrupt(
                 f"{place} is damaged: it has {len(rows.messages)} messages for {rows.message_count}; "
@@ -201,10 +205,17 @@ class DatabaseStore(SessionStoreBase):
         return state
 
     async def delete(self, session_id: str) -> None:
-        """Remove the session, damaged or not, if it is there; a state based on it can no longer be saved."""
+        """Delete the session, damaged or not, if it exists; a state based on it can no longer be saved."""
         check_session_id(session_id)
         delete = partial(self._database.delete, session_id=session_id)
+        await self._forget_runs(session_id)
         await self._ask_in_thread("delete", session_id, delete, shield=True)
+
+    async def describe(self, session_id: str) -> SessionInfo | None:
+        """Return the info of the session or `None`."""
+        check_session_id(session_id)
+        describe = partial(self._database.describe, session_id=session_id)
+        return await self._ask_in_thread("describe", session_id, describe)
 
     async def list(
         self, *, labels: Mapping[str, str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
@@ -214,22 +225,23 @@ class DatabaseStore(SessionStoreBase):
         return await self._ask_in_thread("list", None, partial(self._database.list, query=query))
 
     async def expire(self) -> int:
-        """Remove the data of expired sessions, as `SessionStore` says; returns how many there were."""
+        """Delete expired sessions, as `SessionStore` says; returns how many there were."""
         removed = await self._ask_in_thread("expire", None, self._database.expire, shield=True)
         return removed + await super().expire()
 
     async def migrate(self) -> None:
-        """Bring the database up to date; the first operation does so else. Raises `SessionVersion` for a newer one."""
+        """Migrate the database now, not at the first operation. Raises `SessionVersion` for a newer one."""
         await self._ask_in_thread("migrate", None, self._database.migrate, shield=True)
 
     async def aclose(self) -> None:
-        """Close files and connections that are not in use; the next operation opens them again."""
+        """Close idle files and connections; the next operation opens them again."""
+        await self._close_runs()
         await self._run("close", None, lambda deadline: self._database.close(), shield=True)
 
     async def _ask_in_thread(
         self, action: str, session_id: str | None, ask: Callable[[Any], _DatabaseResult], *, shield: bool = False
     ) -> _DatabaseResult:
-        if shield:  # else it is cancelled where it waits for the thread
+        if shield:  # otherwise it is cancelled while it waits for the thread
             await checkpoint_if_cancelled()
         return await self._run(action, session_id, partial(self._ask, ask), shield=shield)
 
@@ -240,7 +252,7 @@ class DatabaseStore(SessionStoreBase):
     async def _run(
         self, action: str, session_id: str | None, work: Callable[[float], _DatabaseResult], *, shield: bool
     ) -> _DatabaseResult:
-        # Operations on one session keep their order; those on none need not wait for each other.
+        # Operations on one session keep their order; the others do not wait for each other.
         key = "" if self._is_serial else session_id or object()
         error: type[StateError] = SessionIOError
         try:
@@ -249,13 +261,13 @@ class DatabaseStore(SessionStoreBase):
             reason, error = str(exc), exc.error
         except TimeoutError as exc:
             reason = exc.strerror or type(exc).__name__
-        # Raised here, since an error of the database, which may quote what it was given, would be kept as the context.
+        # Raised here, since the database's error, which may quote its input, would be kept as the context.
         what = "the sessions" if session_id is None else f"session {session_id!r:.100}"
         raise error(f"could not {action} {what} in {self._database.place}: {reason}")
 
 
 def read_labels(text: str | bytes, session_id: str, place: str) -> dict[str, str]:
-    """Return the labels that are kept of a session; raises `SessionCorrupt`, naming it, for what is damaged."""
+    """Return the labels of a session; raises `SessionCorrupt`, naming the session, for damaged ones."""
     with suppress(ValueError):
         labels = from_json(text)
         if isinstance(labels, dict):
@@ -264,5 +276,5 @@ def read_labels(text: str | bytes, session_id: str, place: str) -> dict[str, str
 
 
 def encode_text(text: str) -> bytes:
-    """Return the UTF-8 of the text, and what is like it for a surrogate: nothing is saved under such."""
+    """Return the text in UTF-8, surrogates included: no id has one, so nothing is found."""
     return text.encode(errors="surrogatepass")

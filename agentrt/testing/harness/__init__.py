@@ -1,1 +1,1 @@
-"""Runs that inject faults at every place where a conversation waits."""
+"""Runs with a fault at every suspension of a conversation."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agentrt.conversation.open_calls import asked_calls
+from agentrt._runtime.conversation.open_calls import asked_calls
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.state import AgentState, ReplyContext
@@ -11,10 +11,10 @@ __all__ = ["approve"]
 
 
 def approve(state: AgentState) -> UserConfirmResultEvent | ExternalExecutionResultEvent:
-    """Return the event that says yes to every call which waits for the user, or else answers the external ones."""
+    """Return the event that approves every call that waits for the user, or else answers the external ones."""
     context = state.reply_context
     assert context is not None, "no reply waits for an answer"
-    # The runtime takes one kind of answer at a time, and asks again for what still waits afterwards.
+    # The runtime takes one kind of answer at a time, and asks again for the calls that still wait.
     calls_to_confirm = _asked_calls(context, "user")
     if calls_to_confirm:
         results = [ConfirmResult(True, replace(call)) for call in calls_to_confirm]

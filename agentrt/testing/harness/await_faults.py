@@ -1,4 +1,4 @@
-"""Running a conversation over and over, with a fault at each place where one can be."""
+"""Runs a conversation again and again, with a fault at each possible place."""
 
 import logging
 from collections import Counter
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-from agentrt.concurrency.event_loop import running_trio
+from agentrt._runtime.concurrency.event_loop import running_trio
 from agentrt.hooks import ReplyInput
 from agentrt.state import AgentState
 from agentrt.testing.harness.approve import approve
@@ -18,12 +18,12 @@ from agentrt.testing.harness.tool_log import ToolLog
 
 __all__ = ["SuspensionReport", "check_every_suspension", "run_with_every_fault", "silence_expected_errors"]
 
-_MAX_PLACES_SHOWN = 5  # of one fault: what is broken at one place is mostly broken at all that follow
+_MAX_PLACES_SHOWN = 5  # of one fault: a problem at one place mostly repeats at all later ones
 
 
 @dataclass(frozen=True, slots=True)
 class SuspensionReport:
-    """How many suspensions a conversation has when it is left alone, and how many runs there were with each fault."""
+    """The number of suspensions in an undisturbed conversation, and the number of runs with each fault."""
 
     suspensions: int
     runs: dict[str, int] = field(default_factory=dict)
@@ -43,21 +43,21 @@ async def check_every_suspension(
     at_least: int = 1,
     every: int = 1,
 ) -> SuspensionReport:
-    """Check that a conversation is whole and continues wherever it is cancelled, interrupted, left or failed by a part.
+    """Check that a conversation stays whole and continues wherever it is cancelled, interrupted, left or fails.
 
-    `make` builds a new agent for each run, with new parts; tools that it gets from `log.watch(function)` are compared
-    with what the state says of their calls. The inputs are sent one after the other, and `answer` answers for a reply
-    that waits. The first run is left alone; then, for each fault, there is one run with it at the first place where it
-    can be, one with it at the second, and so on, until a run has no such place. For a long conversation, `every=3`
+    `make` builds a new agent for each run, with new parts; runs of tools from `log.watch(function)` are compared
+    with the state of their calls. The inputs are sent one after the other, and `answer` answers a reply
+    that waits. The first run is undisturbed; then, for each fault, there is one run with it at its first possible
+    place, one at the second, and so on, until a run has no such place. For a long conversation, `every=3`
     tries the first place, the fourth and so on.
 
-    After each run: every call in what is kept has one result, or waits; a reply has one end on record and at most one
-    `REPLY_END`; no task and no generator is left; tools ran as their results say; a cancellation has left as one; and
-    the conversation continues, in place and from what was saved, with requests that are well-formed.
+    After each run: every call in the context has one result, or waits; a reply has one end on record and at most one
+    `REPLY_END`; no task and no generator is left; tools ran as their results say; a cancellation propagated; and
+    the conversation continues, in place and from the saved state, with well-formed requests.
 
-    Raises `AssertionError`, which says in words what was broken by what and where, and also when there are fewer
+    Raises `AssertionError`, which names the broken promise, the fault and the place; also when there are fewer
     suspensions than `at_least`. Suspensions are counted in the task that reads the reply and in every task that starts
-    meanwhile; what threads do is not seen. On trio the order of tasks varies, so places may differ from run to run.
+    meanwhile; threads are not observed. On trio the order of tasks varies, so places may differ from run to run.
     """
     with silence_expected_errors():
         plan = ConversationPlan(make, inputs, structured_schema, answer)
@@ -66,7 +66,7 @@ async def check_every_suspension(
 
 @contextmanager
 def silence_expected_errors() -> Iterator[None]:
-    """Keep what fails on purpose off the screen, where no handler for logs is set up."""
+    """Hide the log of intended failures, unless the program has log handlers."""
     logger, handler = logging.getLogger("agentrt"), logging.NullHandler()
     logger.addHandler(handler)
     try:
@@ -78,9 +78,9 @@ def silence_expected_errors() -> Iterator[None]:
 async def run_with_every_fault(
     plan: ConversationPlan, faults: Iterable[str], at_least: int = 1, every: int = 1
 ) -> SuspensionReport:
-    """Do what `check_every_suspension` promises."""
+    """Implements `check_every_suspension`."""
     undisturbed = FaultRun(plan)
-    # What is broken without any fault would be reported again at every place.
+    # A problem without any fault would be reported again at every place.
     _raise_for([await undisturbed.run()])
     suspensions = undisturbed.reached["suspension"]
     assert suspensions >= at_least, f"there are {suspensions} suspensions, which is fewer than {at_least}"
@@ -90,7 +90,7 @@ async def run_with_every_fault(
         if undisturbed.agent.state_store is None and fault.name == "kill":
             continue  # nothing survives the process
         places = 0
-        for number in count(1, every):  # the places where the fault can be
+        for number in count(1, every):  # the places of the fault
             run = FaultRun(plan, fault, number)
             problem = await run.run()
             if problem:
@@ -98,7 +98,7 @@ async def run_with_every_fault(
                 places += 1
             if not run.hit or places == _MAX_PLACES_SHOWN:
                 break
-            # Only now: a run without such a place was not a run with the fault.
+            # Counted only now: a run without such a place had no fault.
             runs[fault.name] += 1
     _raise_for(problems)
     return SuspensionReport(suspensions, dict(runs))

@@ -1,12 +1,13 @@
-"""Seeing every suspension of a piece of code, and what it leaves behind, on both event loops.
+"""Observes every suspension of a piece of code, and the tasks and generators it leaves, on both event loops.
 
 On asyncio a task factory wraps the coroutine of each new task and steps it; trio calls an instrument after each step.
-Generators are seen through the interpreter's own hooks. So tasks that were started before are not seen, nor threads,
-nor what an event loop does between the steps of its tasks.
+Generators are observed through the interpreter's own hooks. Tasks that were started before are not observed, nor
+threads, nor the work of an event loop between the steps of its tasks.
 """
 
 import asyncio
 import gc
+import inspect
 import os
 import sys
 import weakref
@@ -18,7 +19,8 @@ from typing import Any, TypeAlias
 import anyio
 import anyio.lowlevel
 
-from agentrt.concurrency.event_loop import running_trio
+from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, close_at_end, leave, open_readers
+from agentrt._runtime.concurrency.event_loop import running_trio
 
 __all__ = ["AwaitWatcher", "Task", "current_task", "describe_position"]
 
@@ -33,13 +35,14 @@ _MAX_AWAITS = 200  # of awaits, should they ever form a circle
 _MAX_FRAMES_SHOWN = 5
 _FRAME_PREFIXES = ("cr", "ag", "gi")  # of a coroutine, an async generator, a generator
 _KINDS_WITH_FRAMES = ("async_generator", "coroutine", "generator", "async_generator_asend", "async_generator_athrow")
+_READER_STEPS = (inspect.unwrap(CoroutineReader.__anext__).__code__, inspect.unwrap(leave).__code__)
 _EVENT_LOOP_MODULES = ("anyio.", "asyncio.", "trio.", f"{__package__}.")
 
 
 class AwaitWatcher:
-    """While entered: calls `on_suspend` at each suspension of a task that was started meanwhile, with its coroutine.
+    """While entered, calls `on_suspend` with the coroutine at each suspension of a task that was started meanwhile.
 
-    On asyncio `on_throw` is called with each exception that is thrown into one; trio gives no notice of that.
+    On asyncio, `on_throw` is called with each exception that is thrown into one; trio does not report those.
     """
 
     def __init__(self, on_suspend: Callable[[_AnyCoroutine], None], on_throw: Callable[[BaseException], None]) -> None:
@@ -47,14 +50,14 @@ class AwaitWatcher:
         self.on_throw = on_throw
         self.lost_generators: list[str] = []
         self.tasks: set[Task] = set()
-        # Weak references, so that a generator which nothing else holds is finalised by the event loop, and noticed.
+        # Weak references, so that the event loop finalises a generator that nothing else holds, which is reported.
         self._generators: list[weakref.ref[AsyncGenerator[object, object]]] = []
         self._restore = ExitStack()
 
     def __enter__(self) -> "AwaitWatcher":
         trio = running_trio()
         if trio is None:
-            # A task factory of the user's own, such as an eager one, keeps making the tasks.
+            # A task factory of the user's own, such as an eager one, still creates the tasks.
             loop = asyncio.get_running_loop()
             factory = loop.get_task_factory()
             self._restore.callback(loop.set_task_factory, factory)
@@ -63,7 +66,8 @@ class AwaitWatcher:
             instrument = _Instrument(self)
             trio.lowlevel.add_instrument(instrument)
             self._restore.callback(trio.lowlevel.remove_instrument, instrument)
-        # The event loop's own hooks are still called: they finalise what is lost.
+        self._streams_before = set(map(id, open_readers()))
+        # The event loop's own hooks are still called: they finalise lost generators.
         self._hooks = sys.get_asyncgen_hooks()
         self._restore.callback(sys.set_asyncgen_hooks, *self._hooks)
         sys.set_asyncgen_hooks(self._on_first_iteration, self._on_finalize)
@@ -73,7 +77,7 @@ class AwaitWatcher:
         self._restore.close()
 
     def find_leftovers(self, besides: Task = None) -> list[str]:
-        """Name the tasks that still run, except that one, and the generators that are still open."""
+        """Name the tasks that still run, except the given one, and the generators that are still open."""
         leftovers: list[str] = []
         for task in self.tasks:
             is_asyncio = isinstance(task, asyncio.Task)
@@ -83,10 +87,11 @@ class AwaitWatcher:
             generator = reference()
             if getattr(generator, "ag_frame", None) is not None:  # a closed generator has no frame
                 leftovers.append(f"the generator {_name(generator)}")
-        return leftovers
+        streams = [reader for reader in open_readers() if reader.is_open and id(reader) not in self._streams_before]
+        return leftovers + [f"the stream {stream!r}" for stream in streams]
 
     async def wait_for_leftovers(self) -> None:
-        """Wait, within limits, until what was told to stop has stopped."""
+        """Wait, within limits, until the tasks told to stop have stopped."""
         for _ in range(_STEPS_TO_STOP):
             if not self.find_leftovers():
                 return
@@ -96,7 +101,10 @@ class AwaitWatcher:
                 await anyio.sleep(0.005)
 
     def _on_first_iteration(self, generator: AsyncGenerator[object, object]) -> None:
-        self._generators.append(weakref.ref(generator))
+        if (
+            getattr(generator, "ag_code", None) is not close_at_end.__code__
+        ):  # which is open for as long as the event loop
+            self._generators.append(weakref.ref(generator))
         if self._hooks.firstiter is not None:
             self._hooks.firstiter(generator)
 
@@ -114,7 +122,7 @@ class _TaskFactory:
         self._factory = factory
 
     def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Task:
-        # What is not a coroutine, a generator of an older style say, cannot be wrapped without being noticed.
+        # Anything but a coroutine, such as an old-style generator, cannot be wrapped invisibly.
         watched = _WatchedCoroutine(coroutine, self._watcher) if isinstance(coroutine, Coroutine) else coroutine
         if self._factory is None:
             task: Task = asyncio.Task(watched, loop=loop, **options)
@@ -132,7 +140,7 @@ class _WatchedCoroutine(Coroutine[Any, Any, Any]):
         self.coroutine = coroutine
         self._watcher = watcher
 
-    # The callback comes after the step: by then the coroutine is suspended, and its frames can be looked at.
+    # The callback runs after the step: by then the coroutine is suspended, and its frames can be read.
     def send(self, value: object) -> object:
         awaited = self.coroutine.send(value)
         self._watcher.on_suspend(self.coroutine)
@@ -150,7 +158,7 @@ class _WatchedCoroutine(Coroutine[Any, Any, Any]):
     def __await__(self) -> Any:
         return self
 
-    def __getattr__(self, name: str) -> Any:  # what anyio and debuggers look at: cr_frame, cr_running, ...
+    def __getattr__(self, name: str) -> Any:  # for anyio and debuggers: cr_frame, cr_running, ...
         return getattr(self.coroutine, name)
 
 
@@ -172,7 +180,7 @@ class _Instrument:
 
 
 def current_task() -> Task:
-    """Return the event loop's own object for the task that runs; `None` in a thread that has no event loop."""
+    """Return the event loop's own object for the running task; `None` in a thread without an event loop."""
     trio = running_trio()
     if trio is not None:
         return trio.lowlevel.current_task()
@@ -183,7 +191,7 @@ def current_task() -> Task:
 
 
 def describe_position(coroutine: object) -> str:
-    """Say where a suspended coroutine is: its innermost functions, outermost of these first."""
+    """Say where a suspended coroutine is: its innermost functions, the outer ones first."""
     positions: list[str] = []
     for frame in _frames(coroutine):
         module = f"{frame.f_globals.get('__name__')}."
@@ -197,11 +205,14 @@ def _frames(awaitable: object) -> Iterator[FrameType]:
     for _ in range(_MAX_AWAITS):
         prefix = next((prefix for prefix in _FRAME_PREFIXES if hasattr(awaitable, f"{prefix}_frame")), None)
         if prefix is None:
-            # The awaitable of `__anext__` does not say whose it is, but the garbage collector knows.
+            # The awaitable of `__anext__` does not name its generator, but the garbage collector knows it.
             referents = gc.get_referents(awaitable)
             awaitable = next((item for item in referents if type(item).__name__ in _KINDS_WITH_FRAMES), None)
         else:
             frame = getattr(awaitable, f"{prefix}_frame")
+            if frame is not None and frame.f_code in _READER_STEPS:
+                awaitable = frame.f_locals["work"]  # which it steps: to Python the two are not connected
+                continue
             if frame is not None:
                 yield frame
             awaitable = getattr(awaitable, "gi_yieldfrom" if prefix == "gi" else f"{prefix}_await")
@@ -210,6 +221,6 @@ def _frames(awaitable: object) -> Iterator[FrameType]:
 
 
 def _name(part: object) -> str:
-    """Name a coroutine or a generator as its function is named."""
+    """Name a coroutine or a generator by its function."""
     function = part.coroutine if isinstance(part, _WatchedCoroutine) else part
     return str(getattr(function, "__qualname__", type(function).__name__)).replace(".<locals>", "")

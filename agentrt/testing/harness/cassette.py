@@ -1,7 +1,6 @@
 """Cassettes: the answers of models, recorded into a file once and replayed from it in every later run."""
 
 import json
-import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -9,17 +8,18 @@ from difflib import get_close_matches
 from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import anyio
 import pydantic
 
 from agentrt import errors
+from agentrt._runtime.text import repr_of
 from agentrt.errors import AgentRTError, ConfigError, ModelError, Transient, UsageError
 from agentrt.message import Msg, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt.model.request_key import describe_request, key_of_description
-from agentrt.text import repr_of
+from agentrt.runs.redaction import Redactor, redactors_of
 from agentrt.types import JSONObject, JSONSchema, ToolChoice
 
 __all__ = ["Cassette", "CassetteError", "CassetteMiss", "cassette"]
@@ -27,38 +27,25 @@ __all__ = ["Cassette", "CassetteError", "CassetteMiss", "cassette"]
 CassetteMode = Literal["once", "none", "new", "rewrite"]
 
 
-class DetectorLike(Protocol):
-    """What is known here of a `Detector` of the redaction, whose module is loaded only for those who give one."""
-
-    name: str
-
-    @property
-    def parts(self) -> Sequence[object]:
-        """The forms of what it finds."""
-
-
-Redactor = str | re.Pattern[str] | Callable[[str], str] | DetectorLike
-
 _CASSETTE_MODES = ("once", "none", "new", "rewrite")
 _CASSETTE_FORMAT: Literal[1] = 1
-_REDACTED = "[REDACTED]"
-_UNFINISHED_WAIT = 1.0  # seconds that an answer which nobody read to its end gives its reader to leave again
+_UNFINISHED_WAIT = 1.0  # seconds in which the reader of an unfinished answer has to leave again
 _TEXT_FIELD_OF: dict[type, str] = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "input"}
 
 
 class CassetteError(AgentRTError, AssertionError):
-    """A cassette cannot be read, or has answers that nothing asked for."""
+    """A cassette is unreadable, or has unused answers."""
 
 
 class CassetteMiss(CassetteError):
-    """A model was asked for something that the cassette does not have; the message says what differs."""
+    """A request to a model is not in the cassette; the message names the difference."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """One recorded call: what was asked, and how it was answered; `error` is the type of what was raised at the end.
+    """One recorded call: the request and the answer; `error` is the type of the exception at its end, if any.
 
-    A call is unfinished until it has ended by itself, and stays so if it was cancelled or its reader left.
+    A call is unfinished until it ends by itself, and stays so if it was cancelled or its reader left.
     """
 
     key: str
@@ -70,18 +57,18 @@ class _Call:
     is_unfinished: bool = False
 
     def __post_init__(self) -> None:
-        # What was read from a file may be damaged.
+        # The file may be damaged.
         if not isinstance(self.request.get("messages"), list):
             raise ValueError("not a request")
         if not (self.pieces or self.error or self.is_unfinished):
             raise ValueError("no answer")
 
     async def record(self, stream: AsyncGenerator[ChatResponse, None]) -> AsyncGenerator[ChatResponse, None]:
-        """Pass the pieces of a stream on, and remember them."""
+        """Pass on the pieces of a stream, and record them."""
         try:
             async for piece in stream:
                 self.pieces.append(piece)
-                # At once, since a reader may leave after the last piece without asking for more.
+                # Recorded at once, since a reader may leave after the last piece without asking for more.
                 self.is_unfinished = not piece.is_last
                 yield piece
             self.is_unfinished = False
@@ -92,12 +79,12 @@ class _Call:
             await stream.aclose()
 
     def note_error(self, error: ModelError) -> None:
-        """Remember how the call failed."""
-        # By its type alone: the text is the provider's, and may hold a secret.
+        """Record how the call failed."""
+        # Only the type: the text is the provider's, and may hold a secret.
         self.error, self.retry_after, self.is_unfinished = type(error).__name__, error.retry_after, False
 
     async def replay(self) -> ModelResult:
-        """Return the answer as it came, or raise the error."""
+        """Return the recorded answer, or raise the recorded error."""
         if self.streams:
             return self._replay_pieces()
         if not self.pieces:
@@ -112,8 +99,8 @@ class _Call:
     async def _end(self) -> None:
         """Fail as the call did, if it did."""
         if self.is_unfinished:
-            # What left this answer when it was recorded, such as a guard or a time limit, is to leave it again, since
-            # its pieces are only a part of the answer.
+            # The reader that left this answer in the recording, such as a guard or a time limit, has to leave it again,
+            # since its pieces are only a part of the answer.
             await anyio.sleep(_UNFINISHED_WAIT)
             raise Transient("recorded by a cassette: nobody has read this answer to its end")
         if self.error is not None:
@@ -131,7 +118,7 @@ class _File:
 
 
 class Cassette:
-    """The answers that are being replayed and recorded."""
+    """The replayed and the recorded answers."""
 
     def __init__(self, path: Path, mode: CassetteMode, redact: Sequence[Callable[[str], str]]) -> None:
         self.path = path
@@ -156,8 +143,8 @@ class Cassette:
             else:
                 return _file_adapter().validate_python(content).calls
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            problem = f"is damaged ({type(error).__name__}): record anew with mode='rewrite'"
-        # Raised here, since the error above may quote what is in the file.
+            problem = f"is damaged ({type(error).__name__}): record it again with mode='rewrite'"
+        # Raised here, since the error above may quote the file.
         raise CassetteError(f"the cassette {str(self.path)!r} {problem}")
 
     async def answer(
@@ -168,7 +155,7 @@ class Cassette:
         tools: list[JSONSchema] | None,
         tool_choice: ToolChoice | None,
     ) -> ModelResult:
-        """Return what is recorded for the request; ask the model and record it where that is allowed."""
+        """Return the recorded answer to the request; where the mode allows it, ask the model and record its answer."""
         description = self._redacted(describe_request(messages, tools, tool_choice, model))
         key = key_of_description(description)
         recorded = self._left.get(key)
@@ -177,7 +164,7 @@ class Cassette:
         if not self._records:
             raise CassetteMiss(
                 f"the cassette {str(self.path)!r} has no {'further ' if recorded is not None else ''}answer to this "
-                f"request{self._describe_nearest(description)}; record anew with mode='rewrite', or add to it with "
+                f"request{self._describe_nearest(description)}; record again with mode='rewrite', or add to it with "
                 f"mode='new'"
             )
         call = _Call(key, description, is_unfinished=True)
@@ -195,14 +182,14 @@ class Cassette:
         return call.record(result)
 
     def close(self) -> None:
-        """Write what is new; raises `CassetteError` for recorded answers that nothing asked for."""
-        # One that was left unfinished may be left before it is asked.
+        """Write new answers; raises `CassetteError` for unused recorded ones."""
+        # The reader of an unfinished answer may leave even before it asks.
         left = [call for calls in self._left.values() for call in calls if not call.is_unfinished]
-        # An answer that is not used any more would stay in the file for ever, and hide that the agent has changed.
+        # An unused answer would stay in the file for ever, and hide that the agent has changed.
         if self._must_use_all and left:
             raise CassetteError(
                 f"{len(left)} of the {len(self._kept)} answers of the cassette {str(self.path)!r} were not asked for; "
-                f"the first is the one to {repr_of(left[0].request['messages'][-1:])}: record anew with mode='rewrite'"
+                f"the first is the one to {repr_of(left[0].request['messages'][-1:])}: record again with mode='rewrite'"
             )
         calls = [*self._kept, *self._new]
         if self._records:
@@ -210,7 +197,7 @@ class Cassette:
                 call.pieces = self._without_cut_secrets(call.pieces)
             content = _file_adapter().dump_python(_File(_CASSETTE_FORMAT, calls), mode="json")
             text = json.dumps(self._redacted(content), indent=1)
-            # By way of another file, so that a run that is killed here leaves the old cassette whole.
+            # Through another file, so that a run that is killed here leaves the old cassette intact.
             temporary = self.path.with_name(f"{self.path.name}.new")
             temporary.write_text(text + "\n", encoding="utf-8")
             temporary.replace(self.path)
@@ -230,14 +217,14 @@ class Cassette:
         return value
 
     def _without_cut_secrets(self, pieces: list[ChatResponse]) -> list[ChatResponse]:
-        """Return the pieces; a text of which only the whole shows what is to be redacted is in one of them."""
-        texts: dict[object, list[tuple[int, int, str]]] = {}  # of each part of the answer: piece, place in it, text
+        """Return the pieces, with each text whose redaction shows only in the whole merged into one piece."""
+        texts: dict[object, list[tuple[int, int, str]]] = {}  # for each part of the answer: piece, position in it, text
         part: object = None
         for number, piece in enumerate(pieces):
             for place, delta in enumerate(() if piece.is_last else piece.content):
                 name = _TEXT_FIELD_OF.get(type(delta))
                 if isinstance(delta, ToolCallBlock):
-                    part = delta.id  # the pieces of calls may alternate
+                    part = delta.id  # pieces of different calls may alternate
                 elif not (isinstance(part, tuple) and part[0] is type(delta)):
                     part = type(delta), number, place
                 if name is not None:
@@ -255,8 +242,8 @@ class Cassette:
         return joined
 
     def _describe_nearest(self, request: JSONObject) -> str:
-        """Say in what the request differs from the recorded one that is most like it."""
-        request = json.loads(json.dumps(request, default=repr))  # as it would have come from the file
+        """Say how the request differs from the most similar recorded one."""
+        request = json.loads(json.dumps(request, default=repr))  # as it would be read from the file
 
         def likeness(call: _Call) -> tuple[int, int]:
             parts = sum(call.request.get(name) == value for name, value in request.items())
@@ -272,15 +259,15 @@ class Cassette:
 def cassette(
     path: str | PathLike[str], *, mode: CassetteMode = "once", redact: Redactor | Sequence[Redactor] = ()
 ) -> Iterator[Cassette]:
-    """Answer every call of a model in this block from a file, and record the answers that it does not have yet.
+    """Answer every model call in this block from a file, and record missing answers.
 
-    `mode` says when models are really asked: "once" if the file does not exist, "none" never, "new" for what the file
-    does not have, "rewrite" always. Answers are found by what is asked (`agentrt.model.request_key`), in their order
-    where the same is asked again, and come in the pieces in which they came. An unknown request raises `CassetteMiss`,
-    and answers that nothing asked for raise `CassetteError` at the end. Nothing is written if the block raises.
+    `mode` says when models are really called: "once" if the file does not exist, "none" never, "new" for requests that
+    the file does not have, "rewrite" always. Answers are found by the request (`agentrt.model.request_key`), in their
+    order for repeated requests, and are streamed in the recorded pieces. An unknown request raises `CassetteMiss`, and
+    unused answers raise `CassetteError` at the end. Nothing is written if the block raises.
 
-    `redact` are strings, patterns, functions of text and detectors of `RedactionMiddleware`: what they cover is in no
-    file, and counts in no comparison. All models of the process are covered, so one cassette at a time can be open.
+    `redact` are strings, patterns, functions of text and detectors of `RedactionMiddleware`: the text that they cover
+    is in no file, and in no comparison. A cassette covers all models of the process, so only one can be open at a time.
     """
     if mode not in _CASSETTE_MODES:
         nearest = get_close_matches(str(mode), _CASSETTE_MODES, 1)
@@ -289,13 +276,12 @@ def cassette(
             f"cassette(mode=...) must be one of {', '.join(map(repr, _CASSETTE_MODES))}, not {mode!r:.100}{hint}"
         )
     file = _checked_path(path)
-    # The letters of a plain `str` would pass for texts, and one value needs no list.
-    values = redact if isinstance(redact, (list, tuple, set, frozenset)) else [redact]
+    # A plain `str` would pass for a list of its letters, and a single value needs no list.
     ask = ChatModelBase.__call__
-    # Found by a mark on the method, since a variable beside it could say something else than what models do.
+    # Recognised by a mark on the method, since a separate variable could disagree with it.
     if getattr(ask, "is_of_a_cassette", False):
         raise UsageError("another cassette is open, and it covers all models: close it first")
-    tape = Cassette(file, mode, [_redactor(value) for value in values])
+    tape = Cassette(file, mode, redactors_of("cassette(redact=...)", redact))
 
     def call(
         self: ChatModelBase,
@@ -327,25 +313,6 @@ def _checked_path(path: object) -> Path:
     return file
 
 
-def _redactor(value: object) -> Callable[[str], str]:
-    if isinstance(value, str) and value:
-        return lambda text: text.replace(value, _REDACTED)
-    if isinstance(value, re.Pattern):
-        return lambda text: value.sub(_REDACTED, text)
-    if callable(value) and not isinstance(value, type):
-        return value
-    # Here, since the middlewares load what a test without detectors does not need.
-    from agentrt.middleware import Detector, RedactionMiddleware
-
-    if isinstance(value, Detector):
-        return RedactionMiddleware([value], action="redact").text
-    # Not shown, since it may be the secret itself.
-    raise ConfigError(
-        f"cassette(redact=...) takes texts, patterns, detectors and functions of text, not a {type(value).__name__}: "
-        f"write redact=[api_key], redact=[re.compile('sk-.*')], redact=[API_KEY] or redact=[function]"
-    )
-
-
 @cache
 def _file_adapter() -> "pydantic.TypeAdapter[_File]":
     return pydantic.TypeAdapter(_File)
@@ -361,4 +328,4 @@ def _difference(recorded: JSONObject, request: JSONObject) -> str | None:
             return f"messages[{place}]: {repr_of(message)} was asked, {repr_of(recorded_message)} is recorded"
     if len(messages) != len(recorded_messages):
         return f"the number of messages: {len(messages)} were asked, {len(recorded_messages)} are recorded"
-    return None  # the same request, and all of its answers have been used
+    return None  # the same request, but all of its answers are used

@@ -1,4 +1,4 @@
-"""The agent under test, and what the harness puts around its store and its model."""
+"""The agent under test, and the wrappers of its store and its model."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
@@ -25,7 +25,7 @@ class _Stream(Protocol):
 
 
 class Checkable(Protocol):
-    """What the harness needs of an agent; every `Agent` has it."""
+    """The part of an agent that the harness uses; every `Agent` has it."""
 
     state: AgentState
     state_store: StateStore | None
@@ -39,9 +39,9 @@ class Checkable(Protocol):
 
 
 class FaultyStore:
-    """The agent's own store, which a fault may fail before or after each operation; `saved` is the last state.
+    """The agent's own store, which may fail before or after each operation; `saved` is the last state.
 
-    `on_place` is called with the place that is reached, and raises where a fault is due.
+    `on_place` is called with each place, and raises where a fault is due.
     """
 
     def __init__(self, store: StateStore, on_place: _OnPlace) -> None:
@@ -50,11 +50,11 @@ class FaultyStore:
         self._on_place = on_place
 
     async def save(self, state: AgentState) -> None:
-        # A real store waits, so a cancellation can arrive here; one in memory would not.
+        # A real store waits, so a cancellation can arrive here; a store in memory would not.
         await anyio.lowlevel.checkpoint()
         self._on_place("before saving")
         await self.store.save(state)
-        # As text, since the state keeps changing, and only after the store has it.
+        # As text, since the state keeps changing; and only once the store has it.
         self.saved = state.model_dump_json()
         self._on_place("after saving")
 
@@ -65,9 +65,9 @@ class FaultyStore:
 
 
 class FaultyModel(ChatModelBase):
-    """The agent's own model, which a fault may fail before it is called, and before each piece of its answer.
+    """The agent's own model, which may fail before a call, and before each piece of its answer.
 
-    `on_call` is called with each call, and `on_place` as in `FaultyStore`; `problems` has what was wrong with requests.
+    `on_call` is called with each call, and `on_place` as in `FaultyStore`; `problems` lists invalid requests.
     """
 
     def __init__(self, model: ChatModelBase, on_place: _OnPlace, on_call: Callable[[str], None]) -> None:
@@ -81,7 +81,7 @@ class FaultyModel(ChatModelBase):
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
         self._on_call("the model")
-        # Before the fault strikes, so that every request is checked, also one that fails.
+        # Before the fault, so that every request is checked, even one that fails.
         problems = problems_of_request(messages)
         self.problems += [f"a model was sent a broken request: {problem}" for problem in problems]
         self._on_place("before asking")

@@ -1,4 +1,4 @@
-"""One run of a conversation, with at most one fault, and what must hold after it."""
+"""One run of a conversation, with at most one fault, and the checks after it."""
 
 import asyncio
 from collections import Counter
@@ -36,9 +36,9 @@ _LAST_ANSWER = "I continue."
 
 @dataclass(frozen=True, slots=True)
 class ConversationPlan:
-    """The conversation that is run over and over.
+    """The conversation of all runs.
 
-    With `any_answer` the message that is kept need not be the model's: a layer may change it.
+    With `any_answer` the message in the context need not be the model's: a layer may change it.
     """
 
     make: Callable[[ToolLog], Checkable]
@@ -61,7 +61,7 @@ class FaultRun:
         self._scope = anyio.CancelScope()
         self._task: Task = None
         self._log = ToolLog(on_run=self._on_work)
-        # The agent's own parts do the work, each inside of one that the fault can strike.
+        # The agent's own parts do the work, each wrapped in one that can fail.
         self.agent = plan.make(self._log)
         self._model = FaultyModel(self.agent.model, lambda place: self._reach("model", place), self._on_work)
         self.agent.model = self._model
@@ -83,13 +83,13 @@ class FaultRun:
         self._work_after_fault: list[str] = []
 
     async def run(self) -> str:
-        """Run, check, and continue the conversation; returns what is broken, in words, "" for nothing."""
+        """Run, check, and continue the conversation; returns the problems in words, "" for none."""
         with self._watcher as watcher:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._read_all)
                 with anyio.move_on_after(_MAX_SECONDS):
                     await self._is_over.wait()
-                # Outside of the reader, since a reader that swallows cancellations would also swallow a deadline.
+                # Outside the reader, since a reader that swallows cancellations would also swallow a deadline.
                 if not self._is_over.is_set():
                     self._problems.append(f"the run was not over after {_MAX_SECONDS:g} seconds")
                     group.cancel_scope.cancel()
@@ -100,7 +100,7 @@ class FaultRun:
         if self._killed is None:
             await self._check_conversation()
         elif self._killed.state is not None:
-            # What the agent holds is gone with its process, so only what was saved is judged.
+            # The agent is gone with its process, so only the saved state is judged.
             killed, state = self._killed, self._killed.state
             self._report(problems_of_killed_process(killed.events, killed.runs, killed.last, state))
             await self._continue_elsewhere(state, killed.runs)
@@ -110,7 +110,7 @@ class FaultRun:
         title = "left alone"
         if self._fault is not None:
             title = f"{self._fault.name} at {self._fault.point} {self._number} {self.hit}"
-        # Without repetitions: one fault is often seen in the state, in the events and in the next request.
+        # Without repetitions: one fault often shows in the state, in the events and in the next request.
         return "\n".join(f"{title}: {problem}" for problem in dict.fromkeys(self._problems))
 
     def cancel_scope(self) -> None:
@@ -126,7 +126,7 @@ class FaultRun:
         self.agent.interrupt()
 
     def kill(self) -> None:
-        """Keep what would be left if the process died now, and have the reader stop."""
+        """Keep the state that would be left if the process died now, and stop the reader."""
         saved = self._faulty_store.saved if self._faulty_store is not None else ""
         state = AgentState.model_validate_json(saved) if saved else None
         self._killed = KilledProcess(state, self._log.copy(), list(self._events), self._last_reply_id)
@@ -160,7 +160,7 @@ class FaultRun:
                 await self._send_inputs()
             self._was_cancelled = self._scope.cancelled_caught
         except anyio.get_cancelled_exc_class():
-            # On trio, and before the fault, the only cancellation that is not the scope's is the task group's.
+            # On trio, and before the fault, the only other cancellation is that of the task group.
             if not (self.hit and isinstance(self._task, asyncio.Task)):
                 raise  # the harness itself is cancelled
             self._was_cancelled = True
@@ -187,9 +187,9 @@ class FaultRun:
         stream = self.agent.reply_stream(inputs, schema)
         try:
             async for event in stream:
-                assert not isinstance(event, Msg)  # which comes only where it is asked for
+                assert not isinstance(event, Msg)  # which comes only on request
                 self._events.append(event)
-                # The first event is of this reply; those of others, such as a sub-agent's, may come after it. Where
+                # The first event belongs to this reply; those of others, such as a sub-agent's, may follow. Where
                 # several agents share a conversation, a further reply begins after its end.
                 if not self._last_reply_id or (last_has_ended and isinstance(event, ReplyStartEvent)):
                     self._last_reply_id, last_has_ended = event.reply_id, False
@@ -209,7 +209,7 @@ class FaultRun:
         if self._is_over.is_set():
             return
         self.reached["suspension"] += 1
-        # A second cancellation comes while the first one is dealt with, as an impatient supervisor sends it.
+        # A second cancellation comes while the first one is handled, as from an impatient supervisor.
         if self.hit and self._cancels_again and current_task() is self._task:
             self._cancels_again = False
             self._task.cancel()
@@ -245,7 +245,7 @@ class FaultRun:
     def _on_work(self, what: str) -> None:
         if self.hit:
             self._work_after_fault.append(what)
-            # The task's own cancellation comes at its next step, so what begins something there has swallowed it.
+            # The task's own cancellation comes at its next step, so code that starts something there has swallowed it.
             if self._fault is not None and self._fault.strikes_task and current_task() is self._task:
                 self._problems.append(f"the cancellation was swallowed, and it continued with {what}")
 
@@ -284,19 +284,19 @@ class FaultRun:
         self._report(problems_of_events(self._events, self._last_reply_id, state))
         self._report(problems_of_runs(self._log, state))
         saved = await self._load_saved_state()
-        runs = self._log.copy()  # as they were when the state was saved: the conversation in place adds its own
+        runs = self._log.copy()  # copied now: continuing the conversation in place adds more
         await self._continue(self.agent, self._log, "in place")
         if saved is not None:
             await self._continue_elsewhere(saved, runs)
 
     async def _load_saved_state(self) -> AgentState | None:
-        """Return what was saved, or would be, as another process would find it, and check it."""
+        """Return the saved state, or the one that would be saved, as another process would load it, and check it."""
         state = self.agent.state
         if self._store is None:
             return AgentState.model_validate_json(state.model_dump_json())
         saved = await self._store.load(state.session_id)
         if self._injected is not None or (saved is None and not self._events):
-            return saved  # a store that failed may be behind
+            return saved  # a failed store may be behind
         if saved is None:
             self._problems.append("nothing was saved")
             return None
@@ -308,7 +308,7 @@ class FaultRun:
         return saved
 
     async def _continue_elsewhere(self, saved: AgentState, runs: list[ToolRun]) -> None:
-        # Another agent, since the process that continues has nothing of the first one, but the tools did run there.
+        # Another agent, since the continuing process shares nothing with the first one, but the tools did run there.
         log = ToolLog(runs)
         agent = self._plan.make(log).with_state(saved)
         agent.state_store = InMemoryStateStore()
@@ -316,7 +316,7 @@ class FaultRun:
         await self._continue(agent, log, "from what was saved")
 
     async def _continue(self, agent: Checkable, log: ToolLog, how: str) -> None:
-        """Answer what waits and send one more message, with a model that has no faults."""
+        """Answer waiting calls and send one more message, with a model without faults."""
         model = ScriptedChatModel(repeat(_LAST_ANSWER))
         model.context_size = agent.model.context_size
         checked_model = agent.model = FaultyModel(model, _do_nothing, _do_nothing)
@@ -325,7 +325,7 @@ class FaultRun:
             with anyio.fail_after(_MAX_SECONDS):
                 for _ in range(_MAX_ANSWERS_PER_REPLY):
                     context = agent.state.reply_context
-                    # By the decisions, since the process may have ended before the reply was parked.
+                    # By the decisions, since the process may have died before the reply was parked.
                     if context is None or not any(decision.waits_for for decision in context.decisions.values()):
                         break
                     await _drain(agent, self._plan.answer(agent.state))

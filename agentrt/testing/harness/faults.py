@@ -1,4 +1,4 @@
-"""What can be made to go wrong in one run of a conversation, and how the run must then end."""
+"""The faults that can be injected into a run of a conversation, and how the run must then end."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Point = Literal["suspension", "store", "model", "item"]
 
 
 class FaultTarget(Protocol):
-    """The run that a fault is injected into: a method for everything that can go wrong."""
+    """The run that a fault is injected into, with a method for each fault."""
 
     def cancel_scope(self) -> None: ...
     def cancel_task(self) -> None: ...
@@ -28,9 +28,9 @@ class FaultTarget(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KilledProcess:
-    """What is left of a process that was killed: the state last saved, the runs of tools and the events until then.
+    """The remains of a killed process: the last saved state, the runs of tools and the events until then.
 
-    `last` is the id of the last reply, empty where none of its events has come.
+    `last` is the id of the last reply, empty if it has no events.
     """
 
     state: AgentState | None
@@ -41,10 +41,10 @@ class KilledProcess:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong at the n-th of its points.
+    """A fault at the n-th of its points.
 
-    `cancels` says that the caller's cancellation is what goes wrong, `again` that it comes a second time, at the next
-    suspension, `strikes_task` that the task itself is cancelled, `persists` that it recurs at all later points, and
+    `cancels` says that the fault is the caller's cancellation, `again` that it comes a second time, at the next
+    suspension, `strikes_task` that the task itself is cancelled, `persists` that it repeats at all later points, and
     `only_on` names the one event loop that has it.
     """
 
@@ -78,7 +78,7 @@ _ALL_FAULTS = [
     ),
     Fault("interrupt", "suspension", lambda run: run.interrupt()),
     Fault("kill", "suspension", lambda run: run.kill(), cancels=True),
-    # A reader can leave only where it has control: after an item.
+    # A reader can leave only when it has control: after an item.
     Fault("leave", "item", lambda run: run.leave()),
     Fault("drop", "item", lambda run: run.drop()),
     Fault("fail_store", "store", lambda run: run.fail_store()),
@@ -87,18 +87,18 @@ _ALL_FAULTS = [
 ]
 
 FAULTS = tuple(fault.name for fault in _ALL_FAULTS)
-"""The names of all faults, in the order of their trial.
+"""The names of all faults, in the order in which they are tried.
 
 At a suspension: `cancel` cancels a scope around the caller, `cancel_task` the task itself, as asyncio does it, and
-`cancel_task_twice` once more at its next suspension; `interrupt` calls `agent.interrupt()`; `kill` continues from what
-was saved by then, as if the process had died. After an item: `leave` closes the stream, `drop` merely drops it.
-`fail_store` and `fail_model` raise once, before or after what the store and the model do; `break_store` has the store
-fail from there on.
+`cancel_task_twice` once more at its next suspension; `interrupt` calls `agent.interrupt()`; `kill` continues from the
+state saved by then, as if the process had died. After an item: `leave` closes the stream, `drop` merely drops it.
+`fail_store` and `fail_model` raise once, before or after the store's or the model's work; `break_store` has the store
+fail from then on.
 """
 
 
 def faults_named(names: Iterable[str], backend: str) -> list[Fault]:
-    """Return these faults, without those that this event loop does not have."""
+    """Return these faults, without those that do not exist on this event loop."""
     names = set(names)
     unknown = sorted(names - set(FAULTS))
     if unknown:

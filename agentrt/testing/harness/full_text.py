@@ -1,4 +1,4 @@
-"""All of a value as text, to tell whether it has changed."""
+"""A value as complete text, to detect changes."""
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -10,8 +10,8 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def full_text(value: Any) -> str:
-    """Return what differs for values that differ; what `repr` leaves out of messages and events is in it."""
-    if type(value) in _PLAIN:  # most values; the questions below take longer
+    """Return text that differs for different values; it includes the fields that `repr` of messages omits."""
+    if type(value) in _PLAIN:  # most values; the checks below are slower
         return repr(value)
     if is_dataclass(value) and not isinstance(value, type):
         contents = (f"{field.name}={full_text(getattr(value, field.name, None))}" for field in fields(value))

@@ -1,4 +1,4 @@
-"""What must hold of a conversation, whatever happened to it; each function yields in words what does not."""
+"""The invariants of a conversation, whatever happened to it; each function yields the violations in words."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -17,17 +17,17 @@ __all__ = [
     "problems_of_state",
 ]
 
-# Only a call that was denied has certainly not run; one that failed or was interrupted may have.
+# Only a denied call has certainly not run; one that failed or was interrupted may have.
 _MAY_HAVE_RUN = set(ToolResultState) - {ToolResultState.DENIED}
 
 
 def problems_of_request(messages: Sequence[Msg]) -> Iterator[str]:
-    """Yield what is wrong with the tool calls in what a model is sent."""
+    """Yield the problems of the tool calls in a request to a model."""
     yield from _problems_of_calls(_message_blocks(messages), set())
 
 
 def problems_of_state(state: AgentState) -> Iterator[str]:
-    """Yield what is wrong with a state that no reply is working on."""
+    """Yield the problems of a state while no reply is running."""
     messages = _messages_of(state)
     waiting: set[str] = set()
     context = state.reply_context
@@ -42,16 +42,16 @@ def problems_of_state(state: AgentState) -> Iterator[str]:
 
 
 def problems_of_events(events: Iterable[AgentEvent], last: str, state: AgentState) -> Iterator[str]:
-    """Yield what is wrong with the ends of the replies that these events tell of, and with the last end on record.
+    """Yield the problems of the ends of replies in these events, and of the last end on record.
 
-    `last` is the id of the last reply, empty where none of its events has come.
+    `last` is the id of the last reply, empty if it has no events.
     """
     ends = [event for event in events if isinstance(event, ReplyEndEvent)]
     for end in ends:
         if sum(other.reply_id == end.reply_id for other in ends) > 1:
             yield f"REPLY_END of the reply {end.reply_id!r} was emitted more than once"
     if not last or (state.reply_context is not None and state.reply_context.reply_id == last):
-        return  # it has not ended, and needs no end
+        return  # it is still running
     outcome = state.last_reply
     if outcome is None or outcome.reply_id != last:
         yield f"the reply {last!r} has no end on record"
@@ -64,11 +64,11 @@ def problems_of_events(events: Iterable[AgentEvent], last: str, state: AgentStat
 def problems_of_killed_process(
     events: Iterable[AgentEvent], runs: Iterable[ToolRun], last: str, state: AgentState
 ) -> Iterator[str]:
-    """Yield what of the last reply was emitted before it was saved, where a process died and left this state."""
+    """Yield the events of the last reply that were emitted before a save, for the state left by a dead process."""
     blocks = list(_message_blocks(_messages_of(state)))
     results = {block.id: block.state for block in blocks if isinstance(block, ToolResultBlock)}
     if state.summary:
-        return  # which of the messages it stands for were saved cannot be seen any more
+        return  # whether the messages behind it were saved can no longer be seen
     for event in [event for event in events if event.reply_id == last]:
         if isinstance(event, ToolResultEndEvent) and results.get(event.tool_call_id) != event.state:
             yield f"TOOL_RESULT_END of the call {event.tool_call_id!r} was emitted before its result was saved"
@@ -81,11 +81,11 @@ def problems_of_killed_process(
 
 
 def problems_of_runs(log: ToolLog, state: AgentState) -> Iterator[str]:
-    """Yield where what the tools did is not what the state says they did."""
+    """Yield the differences between the runs of tools and the state of their calls."""
     blocks = list(_message_blocks(_messages_of(state)))
     results = {block.id: block.state for block in blocks if isinstance(block, ToolResultBlock)}
     calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
-    # Calls with one name and one input cannot be told apart in the log, so they are judged together.
+    # Calls with the same name and input cannot be told apart in the log, so they are judged together.
     groups: dict[tuple[str, str], list[ToolCallBlock]] = {}
     for call in calls:
         if call.name in log.watched:
@@ -94,7 +94,7 @@ def problems_of_runs(log: ToolLog, state: AgentState) -> Iterator[str]:
         call = same_calls[0]
         states = [results.get(same_call.id) for same_call in same_calls]
         runs = [run for run in log.runs if _is_run_of(run, call)]
-        # A retry makes several runs for one result, but a success needs at least one whole run.
+        # A retry makes several runs for one result, but a success needs at least one complete run.
         if sum(run.finished for run in runs) < states.count(ToolResultState.SUCCESS):
             yield f"the call {call.id!r} of {call.name!r} is reported as a success, but the tool did not finish"
         may_have_run = sum(state in _MAY_HAVE_RUN for state in states)
@@ -110,7 +110,7 @@ def _is_run_of(run: ToolRun, call: ToolCallBlock) -> bool:
         arguments = from_json(call.input or "{}")
     except ValueError:
         return False
-    # Only what the call wrote is compared: the tool may have got preset arguments and defaults as well.
+    # Only the arguments of the call are compared: the tool may also have received presets and defaults.
     return run.name == call.name and all(run.arguments.get(name) == value for name, value in arguments.items())
 
 

@@ -1,21 +1,25 @@
-"""A layer that watches the layer inside of it, and names it when it breaks the contract of a hook."""
+"""A layer that watches the next inner layer, and names it when it breaks the contract of a hook."""
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 import anyio
 
-from agentrt.chain import Chains, HookSpec
-from agentrt.chain.check import overrides
-from agentrt.chain.spec import Values
-from agentrt.conversation.run import Run
+from agentrt._runtime.chain import Chains, HookSpec
+from agentrt._runtime.chain.check import overrides
+from agentrt._runtime.chain.spec import Values
+from agentrt._runtime.conversation.run import Run
+from agentrt._runtime.model_interface.prefix import Prefix, moved_parts
 from agentrt.errors import ChainContractError
 from agentrt.hooks import HOOKS, MiddlewareBase
-from agentrt.message import ToolCallBlock
+from agentrt.message import SystemMsg, ToolCallBlock
 from agentrt.testing.harness.full_text import full_text
+from agentrt.tool import ToolBase
+from agentrt.types import ToolChoice
 
 __all__ = ["Lint", "lint", "lint_class_for"]
 
@@ -24,13 +28,26 @@ _ResultT = TypeVar("_ResultT")
 _logger = logging.getLogger("agentrt")
 
 _END = object()
-_IGNORED_VARIABLES = {"decimal_context"}  # comes into being where a program first calculates
+_IGNORED_VARIABLES = {"decimal_context"}  # set by a program's first decimal calculation
 _SHARED_KEYS = {"inputs", "messages", "msg", "speech", "tool_choice", "tool_input", "tools"}
 _SPECS = {spec.name: spec for spec in HOOKS}
+_NAMES_OF_PARTS = {"tools": "tools", "system": "system prompt", "history": "history"}
+
+
+class _Requests:
+    """What has passed a `Lint` in one conversation.
+
+    `latest` is the last request of each stage and purpose; `pairs` has the last of each kind, after what the next outer
+    `Lint` had seen then.
+    """
+
+    def __init__(self) -> None:
+        self.latest: dict[tuple[str | None, ...], Prefix] = {}
+        self.pairs: dict[tuple[str | None, ...], tuple[Prefix, Prefix]] = {}
 
 
 class LintedAgent(Protocol):
-    """What a `Lint` needs of an agent."""
+    """The part of an agent that a `Lint` uses."""
 
     @property
     def chains(self) -> Chains: ...
@@ -39,10 +56,10 @@ class LintedAgent(Protocol):
 
 
 def lint(middlewares: Sequence[MiddlewareBase]) -> list[MiddlewareBase]:
-    """Return the middlewares with a `Lint` around each, and one around what lies inside of them all.
+    """Return the middlewares with a `Lint` around each, and one around the core.
 
-    For tests and for finding a fault: `Agent(..., middlewares=lint([A(), B()]))`. The runtime tells which hook had its
-    contract broken; this tells by which layer, and notices some things that the runtime does not look at.
+    For tests and debugging: `Agent(..., middlewares=lint([A(), B()]))`. The runtime names the hook with the
+    broken contract; this names the layer, and checks some things that the runtime does not.
     """
     lint_class = lint_class_for(middlewares)
     layers: list[MiddlewareBase] = []
@@ -79,6 +96,8 @@ def _call_hook(name: str) -> Any:
     ) -> object:
         watch = _CallWatch(self, spec, input_kwargs)
         notes = agent.run.scratch(self) if name == "on_model_call" else {}
+        if name == "on_model_call":
+            self.compare_request(agent, input_kwargs)
         notes["gave_last"] = False
         result = await watch.step(next_handler(**input_kwargs), "returns", None)
         watch.check_values()
@@ -88,22 +107,24 @@ def _call_hook(name: str) -> Any:
 
 
 class Lint(MiddlewareBase):
-    """Watches the next layer further in, and raises `ChainContractError` that names it.
+    """Watches the next inner layer, and raises a `ChainContractError` that names it.
 
     It finds: an item of a wrong type, a missing last item, anything after the last item, a model's stream without any
     response, or without the one with `is_last` that came from further in, a change of the lists and messages that the
-    layer was given, or of what an observer sees (what is printed keeps growing, but not while a layer has it), a
+    layer was given, or of what an observer sees (what is printed keeps growing, but not while a layer has it), a part
+    of a request that is not what it was in the last one, where the layer does not say so in `rewrites`, a
     `yield` or `return` inside an open cancel scope or task group, and a `ContextVar` left changed while its reader
     runs. `problems` has the same in words,
-    also where the error went no further. What the runtime itself blames on a layer is not said again.
+    even if the error was swallowed. Violations that the runtime itself reports are not repeated.
     """
 
     def __init__(self, watched: MiddlewareBase | str) -> None:
         self.problems: list[str] = []
         self.shown: dict[int, str] = {}
         self.watched = watched
+        self.seen: WeakKeyDictionary[object, _Requests] = WeakKeyDictionary()
         if isinstance(watched, MiddlewareBase):
-            self.position = watched.position  # it may stand wherever the layer may
+            self.position = watched.position  # allowed wherever the layer is
 
     def __repr__(self) -> str:
         name = self.watched if isinstance(self.watched, str) else type(self.watched).__name__
@@ -116,13 +137,13 @@ class Lint(MiddlewareBase):
     on_check_permission = _call_hook("on_check_permission")
     on_compress_context = _call_hook("on_compress_context")
     on_observe = _call_hook("on_observe")
-    # The runtime itself names a layer of on_system_prompt that breaks its contract.
+    # The runtime itself names the layer that breaks the contract of on_system_prompt or on_tools.
 
     def look(self, agent: LintedAgent, item: object) -> None:
-        """Note what the observer inside of this one is about to see, and name the one outside if it changed it."""
+        """Record the event for the next inner observer, and name the outer one if it changed it."""
         lints = [middleware for middleware in agent.chains.middlewares if isinstance(middleware, Lint)]
         place = lints.index(self)
-        # Each takes out what the one before has noted: the id of an object that is gone may be used again.
+        # Each removes the record of the one before: the id of a freed object may be reused.
         now = full_text(item)
         before = lints[place - 1].shown.pop(id(item), now) if place else now
         if before != now:
@@ -134,24 +155,74 @@ class Lint(MiddlewareBase):
             )
             outer.problems.append(problem)
             _logger.error("%s", problem)
-        if place + 1 < len(lints):  # else nobody looks whether it has changed
+        if place + 1 < len(lints):  # otherwise nobody checks for a change
             self.shown[id(item)] = now
 
+    async def see_prompt(self, agent: LintedAgent, current_prompt: str) -> str:
+        """Compare the system prompt with the last one."""
+        self._compare(agent, ("on_system_prompt",), (), ([], [SystemMsg("system", current_prompt)]))
+        return current_prompt
+
+    async def see_tools(self, agent: LintedAgent, current_tools: list[ToolBase]) -> list[ToolBase]:
+        """Compare the tools of a round with those of the last one."""
+        tools = [{"name": tool.name, "text": tool.description, "input": tool.input_schema} for tool in current_tools]
+        self._compare(agent, ("on_tools",), (), (tools, []))
+        return current_tools
+
+    def compare_request(self, agent: LintedAgent, values: Any) -> None:
+        """Compare a request with the last one of its purpose to its model."""
+        choice = values["tool_choice"] or ToolChoice()
+        # One that names tools may show others: that is what it is for.
+        kind = (values["current_model"].model, choice.mode, *(choice.tools or ()))
+        self._compare(agent, ("on_model_call", agent.run.purpose), kind, ([*values["tools"]], [*values["messages"]]))
+
+    def _compare(self, agent: LintedAgent, stage: tuple[str | None, ...], kind: tuple[str, ...], now: Prefix) -> None:
+        """Name the next outer layer if it is inside of it that a part has moved."""
+        lints = [middleware for middleware in agent.chains.middlewares if isinstance(middleware, Lint)]
+        place = lints.index(self)
+        seen = self.seen.setdefault(agent, _Requests())
+        seen.latest[stage] = now
+        outer = lints[place - 1]
+        outside = outer.seen[agent].latest.get(stage) if place and agent in outer.seen else None
+        if outside is None or not isinstance(outer.watched, MiddlewareBase):
+            return
+        before = seen.pairs.get((*stage, *kind))
+        seen.pairs[*stage, *kind] = outside, now
+        if before is None or moved_parts(before[0], outside):  # what is lost outside cannot be lost here
+            return
+        moved = [part for part in moved_parts(before[1], now) if part not in outer.watched.rewrites]
+        if moved:
+            name = type(outer.watched).__name__
+            problem = (
+                f"{name}.{stage[0]} changed the {_NAMES_OF_PARTS[moved[0]]} from one request to the next, so "
+                f"a provider cannot read what follows from its cache: put what changes into a last hint, or write "
+                f"rewrites = ({moved[0]!r},) on {name}"
+            )
+            outer.problems.append(problem)
+            raise ChainContractError(problem)
+
     def inner_lint(self, agent: LintedAgent) -> "Lint | None":
-        """Return the next `Lint` further in."""
+        """Return the next inner `Lint`."""
         lints = [middleware for middleware in agent.chains.middlewares if isinstance(middleware, Lint)]
         place = lints.index(self)
         return lints[place + 1] if place + 1 < len(lints) else None
 
 
-_ONLY_WHERE_SEEN = {"on_print": _call_hook("on_print"), "on_event": Lint.look, "on_wire": Lint.look}
-"""Hooks that make an agent do more, so that a `Lint` has them only where one of the layers does."""
+_ONLY_WHERE_SEEN = {
+    "on_print": _call_hook("on_print"),
+    "on_event": Lint.look,
+    "on_wire": Lint.look,
+    "on_layer": Lint.look,
+    "on_system_prompt": Lint.see_prompt,
+    "on_tools": Lint.see_tools,
+}
+"""Hooks that make an agent do more work, so that a `Lint` has them only if one of the layers does."""
 
 
 def lint_class_for(middlewares: Sequence[MiddlewareBase]) -> type[Lint]:
     """Return the class of the lints around these layers.
 
-    An agent prints, and carries its events, only when something is there to see it, so a `Lint` sees them only where
+    An agent prints, and emits its events, only if something observes them, so a `Lint` observes them only if
     one of the layers does.
     """
     seen = {
@@ -163,9 +234,9 @@ def lint_class_for(middlewares: Sequence[MiddlewareBase]) -> type[Lint]:
 
 
 class _CallWatch:
-    """Watches one call of the layer inside of a `Lint`.
+    """Watches one call of the layer inside a `Lint`.
 
-    `_blames` says whether that layer overrides the hook; otherwise whatever happens is another one's, further in.
+    `_blames` says whether that layer overrides the hook; otherwise the violation belongs to a layer further in.
     """
 
     def __init__(self, layer: Lint, spec: HookSpec, given: Values) -> None:
@@ -182,7 +253,7 @@ class _CallWatch:
     async def items(self, stream: AsyncIterator[object], terminal: type | None) -> AsyncGenerator[object, None]:
         """Pass on a stream that the layer returned, item by item."""
         last: object = None
-        self._before = self._comparable_values()  # what has changed since the call returned was changed further out
+        self._before = self._comparable_values()  # changes since the call returned were made by an outer layer
         while True:
             item = await self.step(anext(stream, _END), "yields", stream)
             if item is _END:
@@ -201,7 +272,7 @@ class _CallWatch:
     async def responses(
         self, agent: LintedAgent, stream: AsyncIterator[object], notes: dict[str, Any]
     ) -> AsyncGenerator[object, None]:
-        """Pass on a stream of responses, and note, for the `Lint` further out, whether the last one came."""
+        """Pass on a stream of responses, and record for the outer `Lint` whether the last one came."""
         last: object = None
         items = self.items(stream, None)
         try:
@@ -224,7 +295,7 @@ class _CallWatch:
     async def step(self, work: Awaitable[_ResultT], verb: str, stream: object) -> _ResultT:
         """Do one step of the layer, and raise if it leaves a scope open or a context variable changed.
 
-        The work is done inside a scope of our own, which cannot be left while another one is still open inside of it.
+        The work runs inside a scope of our own, which cannot be left while another one is open inside it.
         """
         before = copy_context()
         has_result = False
@@ -235,7 +306,7 @@ class _CallWatch:
                 has_result = True
         except RuntimeError as error:
             if not has_result and isinstance(error.__context__, ChainContractError):
-                raise error.__context__ from None  # raised further in, of what is still open here
+                raise error.__context__ from None  # raised further in, about the scope still open here
             if not has_result or not self._blames:
                 raise
             aclose = getattr(stream, "aclose", None)
@@ -269,7 +340,7 @@ class _CallWatch:
             )
 
     def check_values(self) -> None:
-        """Raise when a value that was given to the layer is not what it was."""
+        """Raise if the layer changed a value that it was given."""
         now = self._comparable_values()
         for key, value in self._before.items():
             if now[key] != value:
@@ -279,10 +350,10 @@ class _CallWatch:
                 )
 
     def _comparable_values(self) -> dict[str, object]:
-        """Return what must not change about the values, in a form that is compared."""
+        """Return the unchangeable parts of the values, in a comparable form."""
         values: dict[str, object] = {}
         for key, value in self._given.items():
-            # Methods that a class of agents writes itself have parameters of their own, of whatever meaning.
+            # Methods of custom agent classes have parameters of their own, of any meaning.
             if key in self._spec.keys:
                 if isinstance(value, ToolCallBlock):  # its state is the runtime's
                     values[key] = (value.id, value.name, value.input)

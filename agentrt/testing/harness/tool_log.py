@@ -1,4 +1,4 @@
-"""A log of what the tools of an agent under test really did."""
+"""A log of the actual tool runs of an agent under test."""
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic_core import to_jsonable_python
 
-from agentrt.chain.signature import signature_of
+from agentrt._runtime.chain.signature import signature_of
 from agentrt.tool import ToolContext
 
 __all__ = ["ToolLog", "ToolRun"]
@@ -19,7 +19,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass(slots=True)
 class ToolRun:
-    """One run of a tool: what it was called with, as JSON would have it, and whether it came to its end."""
+    """One run of a tool: its arguments as JSON values, and whether it finished."""
 
     name: str
     arguments: dict[str, object]
@@ -28,21 +28,21 @@ class ToolRun:
 
 @dataclass(slots=True)
 class ToolLog:
-    """What the tools of an agent really did, to be compared with what its state says they did."""
+    """The actual tool runs of an agent, to be compared with its state."""
 
     runs: list[ToolRun] = field(default_factory=list)
     watched: set[str] = field(default_factory=set)
     on_run: Callable[[str], None] | None = field(default=None, repr=False)
 
     def watch(self, function: _F) -> _F:
-        """Return the tool function, with each of its runs logged under the function's name.
+        """Return the tool function, wrapped so that its runs are logged under its name.
 
-        The tool must be one of the agent's own, and not of an agent inside it. A call by that name which is reported a
-        success must have run, so a tool that a layer may answer for, out of a cache say, is better left unwatched.
+        The tool must be the agent's own, not that of a sub-agent. A call by that name which is reported as a
+        success must have run, so a tool that a layer may answer for, such as a cache, is better left unwatched.
         """
         self.watched.add(function.__name__)
 
-        # One wrapper for each kind of function, since the runtime tells the kinds apart.
+        # One wrapper for each kind of function, since the runtime distinguishes them.
         @wraps(function)
         async def run_coroutine(*args: object, **kwargs: object) -> object:
             with self._log_run(function, args, kwargs):
@@ -65,7 +65,7 @@ class ToolLog:
         return cast(_F, run_stream if inspect.isasyncgenfunction(function) else run_plain)
 
     def copy(self) -> list[ToolRun]:
-        """Return the runs as they are now."""
+        """Return a copy of the runs."""
         return [replace(run) for run in self.runs]
 
     @contextmanager
@@ -73,10 +73,10 @@ class ToolLog:
         bound = signature_of(function).bind(*args, **kwargs).arguments
         # The context is the runtime's; the model knows nothing of it.
         arguments = {name: value for name, value in bound.items() if not isinstance(value, ToolContext)}
-        # In the form of JSON, as the call has them, and copied, since a tool may change what it is given.
+        # As JSON values, like the call's, and copied, since a tool may change its arguments.
         run = ToolRun(function.__name__, to_jsonable_python(arguments, fallback=repr))
         self.runs.append(run)
         if self.on_run is not None:
             self.on_run(f"the tool {run.name!r}")
         yield
-        run.finished = True  # not in a `finally`: a run that an error or a cancellation ends has not come to its end
+        run.finished = True  # not in a `finally`: a run that fails or is cancelled did not finish

@@ -1,4 +1,4 @@
-"""What an agent did, compared with what it was expected to do."""
+"""Compares the steps of an agent with the expected ones."""
 
 import json
 import re
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from agentrt._runtime.text import repr_of
 from agentrt.agent import Agent
 from agentrt.errors import ConfigError
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolResultBlock
-from agentrt.text import repr_of
 
 __all__ = ["ExpectedStep", "TrajectoryOrder", "answer", "assert_trajectory", "call"]
 
@@ -20,7 +20,7 @@ _ORDERS = ("exact", "ordered", "unordered", "subset")
 
 @dataclass(frozen=True, slots=True)
 class _TakenStep:
-    """One thing that an agent did: it called a tool, or it answered."""
+    """One step of an agent: a tool call, or an answer."""
 
     tool: str | None
     arguments: Any = None
@@ -36,7 +36,7 @@ class _TakenStep:
         texts: list[str] = []
         for block in message.get_content_blocks():
             if isinstance(block, (ToolCallBlock, ToolResultBlock)) and block.is_hidden:
-                continue  # what a layer asks, and not what the agent does
+                continue  # a layer's question, not a step of the agent
             if isinstance(block, ToolCallBlock):
                 try:
                     arguments: Any = json.loads(block.input or "{}")
@@ -44,17 +44,17 @@ class _TakenStep:
                     arguments = block.input
                 steps.append(cls(block.name, arguments))
             if isinstance(block, (ToolCallBlock, ToolResultBlock)):
-                texts.clear()  # what is said before a call is not an answer yet
+                texts.clear()  # text before a call is not an answer
             elif isinstance(block, TextBlock):
                 texts.append(block.text)
         return [*steps, cls(None, text="\n".join(texts))] if texts else steps
 
 
 class ExpectedStep(Protocol):
-    """A step that is expected; `str` of it is what a failure shows."""
+    """An expected step; failures show its `str`."""
 
     def fits(self, step: Any) -> bool:
-        """Say whether this is the step that happened."""
+        """Say whether the step fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class _ExpectedAnswer:
 
 
 def call(tool: str, /, **arguments: Any) -> ExpectedStep:
-    """Expect a call of the tool with these arguments among others; one may be a function that says whether it fits."""
+    """Expect a call of the tool with at least these arguments; a value may be a function that tests the argument."""
     as_given: object = tool
     if not isinstance(as_given, str) or not tool:
         raise ConfigError(f"call(...) takes the name of a tool, not {repr_of(tool)}: write call('search', query='x')")
@@ -102,7 +102,7 @@ def call(tool: str, /, **arguments: Any) -> ExpectedStep:
 
 
 def answer(text: str | None = None, *, contains: str | None = None, matches: str | None = None) -> ExpectedStep:
-    """Expect an answer in words: exactly this one, one that contains some text, or one in which a pattern is found."""
+    """Expect an answer: exactly this text, one that contains some text, or one that matches a pattern."""
     for value in (text, contains, matches):
         if not (value is None or isinstance(value, str)):
             raise ConfigError(f"answer(...) takes str, not {repr_of(value)}: write answer(contains='sunny')")
@@ -116,10 +116,10 @@ def answer(text: str | None = None, *, contains: str | None = None, matches: str
 def assert_trajectory(
     agent: Agent | Msg | Sequence[Msg], expected: Sequence[ExpectedStep], *, order: TrajectoryOrder = "exact"
 ) -> None:
-    """Raise `AssertionError` unless the agent called the tools and gave the answers that are expected.
+    """Raise `AssertionError` unless the agent called the expected tools and gave the expected answers.
 
     `agent` may also be a message, or several. `order` is "exact" (these steps and no others, in this order), "ordered"
-    (others may come in between), "unordered" (these and no others, in any order) or "subset" (these among others).
+    (others may come in between), "unordered" (exactly these, in any order) or "subset" (these among others).
     Calls of hidden tools, such as the questions of layers, are not steps of the agent.
     """
     if order not in _ORDERS:
@@ -149,7 +149,7 @@ def assert_trajectory(
 
 
 def _read_messages(agent: Agent | Msg | Sequence[Msg]) -> Sequence[Msg]:
-    """Return the messages that were given, or those of the agent, with that of a reply that waits."""
+    """Return the given messages, or those of the agent, including that of a waiting reply."""
     messages: Any = [agent] if isinstance(agent, Msg) else agent
     if isinstance(agent, Agent):
         reply = agent.state.reply_context
@@ -160,9 +160,9 @@ def _read_messages(agent: Agent | Msg | Sequence[Msg]) -> Sequence[Msg]:
 
 
 def _fits_somehow(steps: Sequence[_TakenStep], expected: Sequence[ExpectedStep]) -> bool:
-    """Say whether each expected step can be given a step of its own, as in a matching of a bipartite graph."""
-    # Not simply the first that fits: it may be the only one for an expectation that comes later.
-    owner: dict[int, int] = {}  # of a step that happened, the expected one
+    """Say whether each expected step can be matched to a step of its own: a bipartite matching."""
+    # Not simply the first that fits: it may be the only match for a later expectation.
+    owner: dict[int, int] = {}  # the expected step of each actual one
 
     def place(number: int, tried: set[int]) -> bool:
         for candidate, step in enumerate(steps):

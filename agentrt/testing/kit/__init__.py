@@ -1,1 +1,1 @@
-"""Tries one middleware in many conversations."""
+"""Checks one middleware in many conversations."""

@@ -1,4 +1,4 @@
-"""`check_middleware`: tries a middleware in everything that can happen to it."""
+"""`check_middleware`: checks a middleware in every situation that it may meet."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from importlib.util import find_spec
 import anyio
 
 from agentrt.hooks import MiddlewareBase, ReplyInput
-from agentrt.keywords import suggest_arguments
 from agentrt.model import ChatModelBase
 from agentrt.testing.harness.await_faults import silence_expected_errors
 from agentrt.testing.harness.faults import FAULTS
@@ -19,7 +18,7 @@ __all__ = ["MiddlewareProblems", "MiddlewareReport", "check_middleware", "check_
 
 @dataclass(frozen=True, slots=True)
 class MiddlewareReport:
-    """What was found in a middleware: `problems` maps what was done to it to what was wrong then, in words."""
+    """The findings about a middleware: `problems` maps each activity to its problems, in words."""
 
     middleware: str
     conversations: int
@@ -35,14 +34,13 @@ class MiddlewareReport:
 
 
 class MiddlewareProblems(AssertionError):
-    """A middleware breaks the contract of its hooks; `report` has what was found."""
+    """A middleware breaks the contract of its hooks; `report` has the findings."""
 
     def __init__(self, report: MiddlewareReport) -> None:
         super().__init__(str(report))
         self.report = report
 
 
-@suggest_arguments(middleware="factory", middlewares="beside")
 async def check_middleware(
     factory: Callable[[], MiddlewareBase],
     *,
@@ -53,9 +51,9 @@ async def check_middleware(
     inputs: Sequence[str | ReplyInput] = (),
     model: Callable[[], ChatModelBase] | None = None,
 ) -> MiddlewareReport:
-    """Check that a middleware keeps the contract of its hooks, on this event loop, and return what was tried.
+    """Check that a middleware keeps the contract of its hooks, on this event loop, and return a report.
 
-    `factory` makes a new instance each time, with settings that wait little: a rate limit that is not reached, a retry
+    `factory` makes a new instance each time, with settings for short waits: a rate limit that is not reached, a retry
     without a pause. A conversation that takes longer than `patience`, in seconds, is abandoned. `faults` are those that
     are injected at every suspension; `every=3` tries every third one, for a layer whose conversations are long.
 
@@ -74,16 +72,17 @@ async def check_middleware(
     It may do what a middleware may do: wait, ask the model again or not at all, answer by itself, change what is asked
     or answered, change or drop what is observed or printed, deal with an error. What must hold: what it is given is not
     changed in place; what it yields has the types of its hook and ends as it must; it does not yield in an open scope
-    or task group, nor after it was closed; no context variable leaks; a cancellation leaves, and so does an error, with
-    its type, or it is dealt with, except that of a store which has not kept what was observed: this always leaves, and
-    nothing is taken in; nothing is left behind or held back for good; each call has one result, its own, and each reply
-    one end; the events rebuild the message that is kept, without what an attempt said that was given up, and it says
-    what the reply answers; answers are the same whether they stream or not and whatever else is answered meanwhile.
+    or task group, nor after it was closed; a request begins like the one before it, apart from what `rewrites` states;
+    no context variable leaks; a cancellation leaves, and so does an error, with its type, or it is dealt with, except
+    that of a store which has not kept what was observed: this always leaves, and nothing is taken in; nothing is left
+    behind or held back for good; each call has one result, its own, and each reply one end; the events rebuild the
+    message that is kept, without what an attempt said that was given up, and it says what the reply answers; answers
+    are the same whether they stream or not and whatever else is answered meanwhile.
 
     Raises `MiddlewareProblems`, an `AssertionError` that says in words what was broken by what. The faults at every
     suspension are tried last, and only when nothing was found before.
     """
-    # A single str is meant as one input, and not as a sequence of its characters.
+    # A single str is one input, not a sequence of its characters.
     inputs = (inputs,) if isinstance(inputs, str) else tuple(inputs)
     run = KitRun(factory, patience, tuple(beside), inputs, model)
     with silence_expected_errors():
@@ -94,7 +93,6 @@ async def check_middleware(
     return report
 
 
-@suggest_arguments(middleware="factory", middlewares="beside")
 def check_middleware_on_both_loops(
     factory: Callable[[], MiddlewareBase],
     *,
@@ -109,7 +107,7 @@ def check_middleware_on_both_loops(
 
     For tests that are not coroutines. Returns the report of each event loop.
     """
-    faults = tuple(faults)  # it is read once for each event loop
+    faults = tuple(faults)  # it is iterated once for each event loop
 
     async def check() -> MiddlewareReport:
         return await check_middleware(

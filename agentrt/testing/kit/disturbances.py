@@ -1,4 +1,4 @@
-"""What must hold when a reply is left by its reader, cancelled, or fails."""
+"""Checks of replies that are left by their reader, cancelled, or fail."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,21 +15,21 @@ from agentrt.testing.kit.session import KitConversation, KitRun, add_lints, blam
 
 __all__ = ["break_off_streams", "cancel_at_each_point", "fail_everywhere", "leave_at_each_item"]
 
-_EVERY_TOOL = "Please add and subtract."  # one whose errors become results, and one whose errors leave
+_EVERY_TOOL = "Please add and subtract."  # a tool whose errors become results, and one whose errors propagate
 _MODEL_POINTS = ("before", "midway", "after")
 _HOOKS_THAT_FAIL = ("on_reply", "on_reasoning", "on_acting", "on_model_call")
 _COMPARABLE_TYPES = (bool, int, float, str, bytes, type(None))
 
 
 class InjectedError(Exception):
-    """An error of a type that no middleware knows."""
+    """An error of a type unknown to every middleware."""
 
 
 async def leave_at_each_item(run: KitRun) -> None:
-    """Leave a reply after its first item, after its second, and so on; what the middleware counts must come back."""
+    """Leave a reply after its first item, after its second, and so on; the middleware's counters must come back."""
     middleware = run.factory()
     at_first = _simple_values(middleware)
-    after_item: list[dict[str, str]] = []  # what the middleware held after each item of a reply that is not left
+    after_item: list[dict[str, str]] = []  # the middleware's attributes after each item of a reply that is not left
     conversation = KitConversation(run, run.make_agent([middleware]))
     await conversation.read_items(TWO_TOOLS_QUESTION, on_item=lambda: after_item.append(_simple_values(middleware)))
     at_end = _simple_values(middleware)
@@ -38,13 +38,13 @@ async def leave_at_each_item(run: KitRun) -> None:
         conversation = run.start(add_lints([middleware]))
         await conversation.read_items(TWO_TOOLS_QUESTION, number)
         for name, value in _simple_values(middleware).items():
-            # A value that changes for a while and comes back at the end must come back when the reader leaves, too.
+            # A value that changes temporarily must also come back when the reader leaves.
             if value == after_item[number - 1].get(name) != at_first.get(name) == at_end.get(name):
                 run.report(
                     f"its `{name}` is {value} after a reply that its reader left, and {at_end[name]} after one that "
                     f"came to its end: what brings it back belongs in a `finally`"
                 )
-        # The same instance, which must have given back what it took: a place in a limit, a lock.
+        # The same instance, which must have released everything: a place in a limit, a lock.
         with blame_what_came_before("one whose reader had left"):
             await KitConversation(run, conversation.agent.with_state(AgentState())).ask_without_errors(PLAIN_QUESTION)
         if run.problems:
@@ -65,7 +65,7 @@ def _is_simple(value: object) -> bool:
 
 
 async def cancel_at_each_point(run: KitRun) -> None:
-    """Cancel a reply before, in and after the model's answer, and while a tool runs."""
+    """Cancel a reply before, during and after the model's answer, and while a tool runs."""
     activity = run.activity
     for point, stream in product((*_MODEL_POINTS, "tool"), (True, False)):
         where = "while a tool runs" if point == "tool" else f"{point} the model's answer"
@@ -79,10 +79,10 @@ async def cancel_at_each_point(run: KitRun) -> None:
 
 
 async def fail_everywhere(run: KitRun) -> None:
-    """Have the model, a tool and each hook of a layer further in raise an error, once each."""
+    """Raise an error in the model, in a tool and in each hook of an inner layer, once each."""
     activity = run.activity
     points = (*_MODEL_POINTS, "tool", "strict tool")
-    # An error that is worth a retry, and one that is not.
+    # A transient error, and a permanent one.
     for point, stream, make_error in product(points, (True, False), (InjectedError, Transient)):
         error = make_error("made to fail")
         where = f"the model raises {point} its answer" if point in _MODEL_POINTS else f"a {point} raises"
@@ -100,11 +100,11 @@ async def _fail_once(
     conversation = run.start(run.layers(inside=inside), **options)
     await conversation.ask(_EVERY_TOOL)
     run.check_error(injected, conversation.error)
-    await conversation.ask(PLAIN_QUESTION)  # which may be refused, but must come to an end
+    await conversation.ask(PLAIN_QUESTION)  # which may be refused, but must end
 
 
 async def break_off_streams(run: KitRun) -> None:
-    """Have the model's stream fail midway; an answer that begins anew must not have the first attempt before it."""
+    """Have the model's stream fail midway; a second attempt must not be shown after the text of the first."""
     for make_error in (InjectedError, Transient):
         alone = await run.start().ask(PLAIN_QUESTION) or ""
         conversation = run.start(on_point=raise_once_at("midway", make_error("made to fail")))

@@ -1,4 +1,4 @@
-"""What goes wrong at one point of a conversation of the kit: it is cancelled there, or something raises."""
+"""A fault at one point of a conversation of the kit: a cancellation or an exception."""
 
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -13,7 +13,7 @@ from agentrt.testing.kit.session import KitConversation, KitRun, TimedOut
 
 __all__ = ["PauseAt", "cancel_at", "raise_once_at"]
 
-_STEPS_TO_UNWIND = 30  # of the event loop, enough for every layer to see the cancellation
+_STEPS_TO_UNWIND = 30  # of the event loop: enough for every layer to see the cancellation
 
 
 class StartKitConversation(Protocol):
@@ -23,7 +23,7 @@ class StartKitConversation(Protocol):
 
 
 class PauseAt:
-    """Holds up what first comes to a point, until it is cancelled, or else until `is_over` is set."""
+    """Pauses the first task that reaches a point, until it is cancelled or `is_over` is set."""
 
     def __init__(self, point: str) -> None:
         self.reached = anyio.Event()
@@ -31,7 +31,7 @@ class PauseAt:
         self._point = point
 
     async def on_point(self, point: str) -> None:
-        """Wait, if this is the point."""
+        """Wait if this is the point."""
         if point == self._point and not self.reached.is_set():
             self.reached.set()
             await self.is_over.wait()
@@ -46,8 +46,8 @@ async def cancel_at(
 ) -> KitConversation:
     """Start a conversation, cancel its work at the point, and report the hook that swallowed the cancellation.
 
-    The middleware stands between two probes: what came out of the inner one as a cancellation must come out of the
-    outer one as a cancellation too.
+    The middleware stands between two probes: a cancellation that came out of the inner one must come out of the
+    outer one too.
     """
     inner, pause, scope = make_probe(None), PauseAt(point), anyio.CancelScope()
     outer = make_probe(inner)
@@ -60,14 +60,14 @@ async def cancel_at(
         except TimedOut as error:
             run.report(str(error))
         finally:
-            pause.reached.set()  # also where the work never comes to the point
+            pause.reached.set()  # also if the work never reaches the point
 
     async with anyio.create_task_group() as group:
         group.start_soon(do_work)
         await pause.reached.wait()
-        outer.arm()  # only now: what came before the cancellation says nothing about it
+        outer.arm()  # only now: earlier outcomes say nothing about the cancellation
         scope.cancel()
-        for _ in range(_STEPS_TO_UNWIND):  # a layer may shield what lies inside of it, and then that comes to its end
+        for _ in range(_STEPS_TO_UNWIND):  # a layer may shield its inner work, which then finishes
             await anyio.lowlevel.checkpoint()
         pause.is_over.set()
     allowed = (anyio.get_cancelled_exc_class(), GeneratorExit)
@@ -75,7 +75,7 @@ async def cancel_at(
         if not isinstance(error, allowed):
             what = "continued" if error is None else f"raised {type(error).__name__} in its place"
             run.report(f"its {hook} swallowed the cancellation and {what}: let it through, with a bare `raise`")
-            break  # what an outer hook does with it follows from this one
+            break  # the outer hooks follow from this one
     return conversation
 
 

@@ -1,4 +1,4 @@
-"""Finds what a middleware accumulates from reply to reply."""
+"""Finds data that a middleware accumulates from reply to reply."""
 
 import gc
 from collections import deque
@@ -13,13 +13,13 @@ from agentrt.testing.kit.session import KitConversation, KitRun
 
 __all__ = ["reply_many_times"]
 
-_REPLIES = 4  # between two looks at what is kept
+_REPLIES = 4  # between two measurements
 _CONTAINERS = (dict, list, set, deque)
-_LONG_RUN = 1_000  # replies, after which a cache with a limit is full
+_LONG_RUN = 1_000  # replies: enough to fill a cache with a limit
 
 
 async def reply_many_times(run: KitRun) -> None:
-    """Let one instance serve many replies, each in a conversation of its own, and report what grows all the time."""
+    """Let one instance serve many replies, each in its own conversation, and report attributes that keep growing."""
     middleware = run.factory()
     conversation = KitConversation(run, run.make_agent([middleware]))
     sizes = [await _measure_after(conversation, middleware, _REPLIES) for _ in range(3)]
@@ -34,7 +34,7 @@ async def reply_many_times(run: KitRun) -> None:
 
 
 async def _measure_after(conversation: KitConversation, middleware: MiddlewareBase, replies: int) -> dict[str, int]:
-    """Return how much each attribute holds after so many more replies."""
+    """Return the size of each attribute after a number of further replies."""
 
     async def read_reply(agent: Agent) -> None:
         async with agent.reply_stream(TWO_TOOLS_QUESTION) as stream:
@@ -45,12 +45,12 @@ async def _measure_after(conversation: KitConversation, middleware: MiddlewareBa
         conversation.run.conversations += 1
         agent = conversation.agent.with_state(AgentState())
         if await conversation.perform("one reply of many", partial(read_reply, agent)) is not None:
-            break  # a limiter may refuse so many
-    gc.collect()  # so that what only weak references keep goes with its conversation
+            break  # a limiter may refuse more replies
+    gc.collect()  # so that weakly referenced data goes with its conversation
     package = _package_of(type(middleware))
     attributes = list(_attributes(middleware))
     for cls in type(middleware).__mro__:
-        if cls is not MiddlewareBase and _package_of(cls) == package:  # what its author has put on a class
+        if cls is not MiddlewareBase and _package_of(cls) == package:  # class attributes of its author
             attributes += [(name, value) for name, value in vars(cls).items() if isinstance(value, _CONTAINERS)]
     return {name: _size(value, package, set()) for name, value in reversed(attributes)}
 
@@ -65,7 +65,7 @@ def _package_of(cls: type) -> str:
 
 
 def _size(value: object, package: str, seen: set[int]) -> int:
-    """Return how many items the value holds, those of its parts included, as far as these are the middleware's own."""
+    """Return the number of items in the value and in its parts, as far as these are the middleware's own."""
     if id(value) in seen:
         return 0
     seen.add(id(value))

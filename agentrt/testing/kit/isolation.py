@@ -1,4 +1,4 @@
-"""What must hold when tools run side by side, instances share an agent, and agents share an instance."""
+"""Checks with concurrent tools, two instances in one agent, and one instance in two agents."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -47,18 +47,18 @@ async def _find_results(run: KitRun, question: str) -> dict[str, str]:
 
 
 async def put_two_in_one_agent(run: KitRun) -> None:
-    """Give one agent two instances with keys of their own; each must find data of its own."""
+    """Give one agent two instances with different keys; each must find its own data."""
     pair = [run.factory(), run.factory()]
     for middleware, key in zip(pair, ("first", "second"), strict=True):
         object.__setattr__(middleware, "key", key)  # it may be frozen
     try:
         conversations = [run.start(add_lints(pair), stream=stream) for stream in (True, False)]
     except ToolConfigError:
-        return  # each brings a tool of the same name, so there can be no two of them
+        return  # both bring a tool of the same name, so two are not possible
     for conversation in conversations:
         for question in (TWO_TOOLS_QUESTION, PLAIN_QUESTION):
             await conversation.ask_without_errors(question)
-        # Each layer has stored its data under its own key, so any other key was written past `state_of`.
+        # Each layer stores its data under its own key, so any other key bypassed `state_of`.
         agent = conversation.agent
         for key in agent.state.middleware_data.keys() - set(map(agent.chains.name_of, agent.middlewares)):
             run.report(
@@ -70,7 +70,7 @@ async def put_two_in_one_agent(run: KitRun) -> None:
 async def share_one_instance(run: KitRun) -> None:
     """Have one instance serve two conversations, and then two agents, that reply at the same time."""
     activity = run.activity
-    # Different ones, so that an answer that went to the wrong conversation is noticed.
+    # Different questions, so that an answer to the wrong conversation is noticed.
     questions = ["Is it a fine day?", "Please add, or is it a red, green or blue day?"]
     alone, again = [[await run.start().ask(question) for question in questions] for _ in range(2)]
     for is_one_agent in (True, False):
@@ -93,7 +93,7 @@ async def share_one_instance(run: KitRun) -> None:
 
 
 class _Meeting:
-    """Has the models wait for each other at their first point, for a while: one may wait for the other's end."""
+    """Makes the models meet at their first point, with a limit: one may wait for the other to end."""
 
     def __init__(self, participants: int) -> None:
         self._missing = participants
@@ -125,7 +125,7 @@ async def _ask_together(conversations: Sequence[KitConversation], questions: Seq
 
 
 async def pass_foreign_events(run: KitRun) -> None:
-    """Have events of another reply pass through, as those of a sub-agent do; they are not the middleware's affair."""
+    """Send events of another reply through, such as a sub-agent's; the middleware must ignore them."""
     for stream in (True, False):
         alone, again = [await _leave_traces(run, [], stream) for _ in range(2)]
         foreign = ForeignEventsLayer()
@@ -145,10 +145,10 @@ async def pass_foreign_events(run: KitRun) -> None:
 async def _leave_traces(
     run: KitRun, inside: Sequence[MiddlewareBase], stream: bool, foreign: ForeignEventsLayer | None = None
 ) -> dict[str, str]:
-    """Return what a conversation leaves: the answer, the middleware's data and the types of the reply's events."""
+    """Return the traces of a conversation: the answer, the middleware's data and the types of the reply's events."""
     middleware = run.factory()
     conversation = run.start(add_lints([middleware], inside=inside), stream=stream)
-    # With an id of ours, since data of the middleware may stand under a digest of it.
+    # With our own id, since the middleware may keep data under a digest of it.
     answer = await conversation.ask_without_errors(UserMsg("user", TOOL_QUESTION, id="question"))
     events = conversation.events
     if foreign is not None:
@@ -163,7 +163,7 @@ async def _leave_traces(
     traces = {"the answer": repr(answer), "the order of the reply's events": repr(own)}
     kept = {"self": getattr(middleware, "__dict__", {}), "the conversation": conversation.agent.state.middleware_data}
     for where, data in kept.items():
-        # Without the id of the reply, which may be a key as well as a value, and is another one each time.
+        # Without the reply's id, which may be a key or a value, and is new each time.
         leaves = [(path.replace(reply_id, ""), text.replace(reply_id, "")) for path, text in _leaves(data, "")]
         traces |= {f"its data {path} of {where}": text for path, text in leaves}
     return traces
@@ -171,12 +171,12 @@ async def _leave_traces(
 
 def _without_number(event: AgentEvent) -> str:
     event = copy(event)
-    event.seq = 0  # which is another one in each stream
+    event.seq = 0  # which differs from stream to stream
     return full_text(event)
 
 
 def _leaves(value: object, path: str) -> list[tuple[str, str]]:
-    """Return the places of the plain values in the data, and these as text."""
+    """Return the plain values in the data, as text, by their paths."""
     if isinstance(value, dict):
         return [leaf for name, part in value.items() for leaf in _leaves(part, f"{path}[{name!r}]")]
     if isinstance(value, (list, tuple)):

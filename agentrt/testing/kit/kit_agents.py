@@ -1,4 +1,4 @@
-"""The agents that a middleware is tried in; their model answers by what it is asked, and may be stopped anywhere."""
+"""The agents of the check; the model's answers depend on the question alone, and it can be paused anywhere."""
 
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 OnPoint = Callable[[str], Awaitable[None]]
-"""Called with the name of each point that a conversation comes to; what it raises is raised there."""
+"""Called with the name of each point that a conversation reaches; its exceptions are raised there."""
 
 PLAIN_QUESTION = "Is it a fine day?"
 TOOL_QUESTION = "Please add."
@@ -54,10 +54,10 @@ QUESTIONS = {
     "a call to confirm": CONFIRM_QUESTION,
     "calls to confirm and to execute outside": WAITING_QUESTION,
 }
-"""What is asked in each kind of conversation, by what happens then."""
+"""The question of each kind of conversation, by the name of the kind."""
 
 FORM: JSONSchema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-"""The form in which structured output is asked for."""
+"""The schema of structured output."""
 
 _ID = re.compile(r"\bid='[^']*'(, )?")
 _CALL_INPUTS = {
@@ -71,12 +71,12 @@ _CALL_INPUTS = {
 
 
 async def pass_point(point: str) -> None:
-    """Pass a point at which nothing happens."""
+    """Do nothing at a point."""
     await anyio.lowlevel.checkpoint()
 
 
 class KitModel(ChatModelBase):
-    """A model whose answer depends only on what it is asked, and which keeps that, in words, in `requests`.
+    """A model whose answers depend only on the request; `requests` records those in words.
 
     `on_point` is awaited "before", "midway" and "after" an answer.
     """
@@ -89,12 +89,12 @@ class KitModel(ChatModelBase):
     async def _call(
         self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
-        # Without ids, which differ from run to run, so that the requests of two conversations can be compared.
+        # Without ids, so that the requests of two conversations can be compared.
         words = [f"{msg.role} {msg.name}: {_ID.sub('', full_text(msg.get_content_blocks()))}" for msg in messages]
         self.requests.append([*words, f"tools {tools}", f"tool_choice {tool_choice}"])
         await self._on_point("before")
         response = whole_response(_answer_content(messages, tools or []), messages)
-        assert response.usage is not None  # which a response for these messages always has
+        assert response.usage is not None  # always set for these messages
         response.usage = replace(response.usage, estimated=False)  # as a provider reports it
         if self.stream:
             return _stream_past_points(stream_response(response), self._on_point)
@@ -104,7 +104,7 @@ class KitModel(ChatModelBase):
 
 
 class _AuthorModel(ChatModelBase):
-    """The model that the author gives, made to stream or not, with the points of a `KitModel`."""
+    """The author's model, streaming or not, with the points of a `KitModel`."""
 
     def __init__(self, model: ChatModelBase, *, stream: bool, on_point: OnPoint) -> None:
         super().__init__(model=model.model, stream=stream, context_size=model.context_size)
@@ -137,7 +137,7 @@ async def _stream_past_points(
     position = 0
     async with aclosing(stream):
         async for piece in stream:
-            # Between the first piece and the second, so that something has been said and something is still to come.
+            # Between the first piece and the second, so that the answer has started but is not over.
             await (on_point if position == 1 else pass_point)("midway")
             yield piece
             position += 1
@@ -145,7 +145,7 @@ async def _stream_past_points(
 
 
 def _answer_content(messages: Sequence[Msg], tools: Sequence[JSONSchema]) -> list[ContentBlock]:
-    """Return the answer to the last question of the user, or to the results that have come since."""
+    """Return the answer to the user's last question, or to the results since then."""
     names = [tool["function"]["name"] for tool in tools]
     if STRUCTURED_OUTPUT in names:
         return [ToolCallBlock("form", STRUCTURED_OUTPUT, '{"city": "Beijing"}')]
@@ -165,26 +165,26 @@ def _answer_content(messages: Sequence[Msg], tools: Sequence[JSONSchema]) -> lis
 
 
 class KitStore(InMemoryStateStore):
-    """A store; `on_point` is awaited at "save", before it keeps anything."""
+    """A store; `on_point` is awaited at "save", before anything is saved."""
 
     def __init__(self, on_point: OnPoint) -> None:
         super().__init__()
         self._on_point = on_point
 
     async def save(self, state: AgentState) -> None:
-        """Keep the state, unless `on_point` raises."""
+        """Save the state, unless `on_point` raises."""
         await self._on_point("save")
         await super().save(state)
 
 
 class KitQueue:
-    """What messages are printed into; `on_point` is awaited at each "piece" of one, and at the "last" of it."""
+    """The queue for printed messages; `on_point` is awaited at each "piece" of a message, and at its "last" one."""
 
     def __init__(self, on_point: OnPoint = pass_point) -> None:
         self._on_point = on_point
 
     async def put(self, item: tuple[Msg, bool, DataBlock | list[DataBlock] | None]) -> None:
-        """Take what is printed, and forget it."""
+        """Discard the printed message."""
         await self._on_point("last" if item[1] else "piece")
 
 
@@ -198,14 +198,14 @@ class _SendTool(ToolBase):
 
 
 class _SignTool(ToolBase):
-    """A tool whose call asks the user once it has begun, and is resumed with the answer."""
+    """A tool whose running call asks the user, and is resumed with the answer."""
 
     name = "sign"
     description = "Sign the note."
     is_resumable = True
 
     async def call(self, context: ToolContext) -> ToolResponse:
-        """Ask, or say what the user said."""
+        """Ask, or return the user's answer."""
         if context.answers:
             return ToolResponse([TextBlock("signed")])
         return ToolResponse(waits=[OpenQuestion(ToolCallBlock("signature", "sign"))])
@@ -213,7 +213,7 @@ class _SignTool(ToolBase):
 
 @cache
 def _shared_tools() -> list[ToolBase]:
-    """Return tools for the calls that are streamed, need a yes, ask by themselves, and run outside."""
+    """Return tools whose calls are streamed, need approval, ask by themselves, and run outside."""
 
     async def count(to: int) -> AsyncIterator[str]:
         """Count."""
@@ -222,11 +222,11 @@ def _shared_tools() -> list[ToolBase]:
             yield f"{number} "
 
     async def write(text: str) -> str:
-        """Write a note down."""
+        """Write down a note."""
         await anyio.lowlevel.checkpoint()
         return f"wrote {text!r}"
 
-    # Once: reading signatures is most of what an agent costs, and a check makes thousands of agents.
+    # Built once: reading signatures is most of the cost of an agent, and a check makes thousands of agents.
     return [FunctionTool(count, is_read_only=True), FunctionTool(write, ask=True), _SignTool(), _SendTool()]
 
 
@@ -241,12 +241,12 @@ def _make_toolkit(on_point: OnPoint) -> Toolkit:
         await on_point("strict tool")
         return "less"
 
-    # Beside the shared ones, a tool for a call that runs at once, and one for a call that may raise.
+    # In addition to the shared ones, a tool that runs at once, and one that may raise.
     return Toolkit(tools=[add, FunctionTool(subtract, raise_tool_errors=True), *_shared_tools()])
 
 
 class AgentOptions(TypedDict, total=False):
-    """What may be said about an agent of the kit; `model` is the author's factory of a model."""
+    """The options of an agent of the kit; `model` is the author's factory of a model."""
 
     stream: bool
     on_point: OnPoint
@@ -269,6 +269,6 @@ def make_kit_agent(middlewares: Sequence[MiddlewareBase], **options: Unpack[Agen
         _make_toolkit(on_point),
         middlewares,
         state_store=options.get("state_store"),
-        context_config=ContextConfig(reserve_ratio=0),  # however short it is, there is something to be compressed
-        react_config=ReActConfig(max_iters=4),  # a layer that lets no tool run would have it asked for again and again
+        context_config=ContextConfig(reserve_ratio=0),  # so that even a short context can be compressed
+        react_config=ReActConfig(max_iters=4),  # a layer that blocks all tools would have them called again and again
     )

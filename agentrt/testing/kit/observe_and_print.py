@@ -1,4 +1,4 @@
-"""What the kit does to a middleware besides replies: the agent observes, and it prints."""
+"""Checks beside replies: the agent observes and prints."""
 
 from functools import partial
 
@@ -26,11 +26,11 @@ __all__ = ["observe_messages", "print_messages"]
 
 
 async def observe_messages(run: KitRun) -> None:
-    """Have the agent observe: between replies, while one waits, while it is cancelled, and with a store that fails."""
+    """Have the agent observe: between replies, while one waits, when cancelled, and with a failing store."""
     run.activity = "observing, between replies and while one waits"
     await _observe_undisturbed(run)
     if run.activity in run.problems or not run.has_hook("on_observe"):
-        return  # what is broken when nothing goes wrong would be reported again and again
+        return  # a problem without a fault would be reported again and again
     run.activity = "observing, and cancelled while what was observed is saved"
     conversation = await cancel_at(
         run,
@@ -39,7 +39,7 @@ async def observe_messages(run: KitRun) -> None:
         lambda conversation: _observe(conversation, _msg("It rains.")),
         ObserveAndPrintProbe,
     )
-    # The middleware must be free for the next message whatever became of this one.
+    # Whatever the outcome, the middleware must be free for the next message.
     await _observe_again(conversation, "one that was cancelled")
     run.activity = "observing, and the store fails"
     await _observe_with_broken_store(run)
@@ -48,12 +48,12 @@ async def observe_messages(run: KitRun) -> None:
 async def _observe_undisturbed(run: KitRun) -> None:
     conversation = run.start()
     blocks = Msg("friend", [TextBlock("I am here.")], "assistant")
-    # One of each kind that an agent takes in.
+    # One of each kind that an agent accepts.
     for msg in ("Hello, all.", blocks, [_msg("It is late."), Msg("moderator", "Go on.", "system")], None):
         conversation.report_error(await _observe(conversation, msg))
     await conversation.ask_without_errors(PLAIN_QUESTION)
     conversation.report_error(await _observe(conversation, _msg("It rains.")))
-    await conversation.ask(CONFIRM_QUESTION, answers=0)  # and now a reply waits, if the middleware lets it
+    await conversation.ask(CONFIRM_QUESTION, answers=0)  # now a reply waits, unless the middleware prevents it
     conversation.report_error(await _observe(conversation, _msg("It has stopped.")))
     if conversation.agent.state.reply_context is not None:
         await conversation.ask_without_errors(approve(conversation.agent.state))
@@ -67,13 +67,13 @@ def _msg(text: str) -> Msg:
 async def _observe(conversation: KitConversation, msg: str | Msg | list[Msg] | None) -> BaseException | None:
     before = full_text(msg)
     error = await conversation.perform("observing a message", lambda: conversation.agent.observe(msg))
-    if full_text(msg) != before and not conversation.lint_problems():  # where there is an error, the lints do not look
+    if full_text(msg) != before and not conversation.lint_problems():  # after an error, the lints do not check
         conversation.run.report("its on_observe changed the message that it was given, which others share: replace it")
     return error
 
 
 async def _observe_with_broken_store(run: KitRun) -> None:
-    # Broken until the end: a middleware may try again, and must still let the error leave.
+    # Broken until the end: a middleware may retry, and must still let the error propagate.
     error, core, is_broken = SessionIOError("made to fail"), ObserveAndPrintProbe(), True
 
     async def on_point(point: str) -> None:
@@ -109,7 +109,7 @@ async def _observe_again(conversation: KitConversation, what_came_before: str) -
 
 
 async def print_messages(run: KitRun) -> None:
-    """Have the agent print: replies, messages given by hand, while it is cancelled, and into a queue that fails."""
+    """Have the agent print: replies, explicit messages, when cancelled, and into a failing queue."""
     if not run.has_hook("on_print"):
         return
     run.activity = "printing into a queue, and by hand"
@@ -139,7 +139,7 @@ async def print_messages(run: KitRun) -> None:
         error = OSError("made to fail")
         conversation = _start_with_queue(run, run.layers(), on_point=raise_once_at(point, error))
         await conversation.ask(PLAIN_QUESTION)
-        run.check_error(error, conversation.error)  # to proceed without what cannot be shown is as good
+        run.check_error(error, conversation.error)  # continuing without output is fine too
         with blame_what_came_before("printing that failed"):
             await conversation.ask_without_errors(PLAIN_QUESTION)
 

@@ -1,4 +1,4 @@
-"""Tries a middleware in a conversation, and with a model, that its author gives."""
+"""Checks a middleware in a conversation, and with a model, of its author."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,15 +14,15 @@ _Inputs = Sequence[str | ReplyInput]
 
 
 def inputs_of_author(run: KitRun) -> _Inputs:
-    """Return the inputs of that conversation; none if neither inputs nor a model were given."""
-    # With a model alone, what is said does not matter: the words that trigger the middleware are the model's.
+    """Return the inputs of the author's conversation; none if neither inputs nor a model were given."""
+    # With a model alone, the input does not matter: the words that trigger the middleware are the model's.
     if run.inputs or run.model is None:
         return run.inputs
     return (PLAIN_QUESTION, TOOL_QUESTION)
 
 
 async def hold_own_conversation(run: KitRun) -> None:
-    """Hold the conversation undisturbed, left at each item, cancelled, and saved and loaded after each input."""
+    """Run the conversation undisturbed, left at each item, cancelled, and saved and loaded after each input."""
     inputs = inputs_of_author(run)
     if not inputs:
         return
@@ -31,7 +31,7 @@ async def hold_own_conversation(run: KitRun) -> None:
     if differs_from_both(whole, streamed, again):
         run.report(f"the answers are {streamed!r} when they stream, and {whole!r} when they do not")
     if run.problems:
-        return  # what is broken without any fault would be reported again and again
+        return  # a problem without a fault would be reported again and again
     run.activity = f"{activity}, left by its reader"
     for index, last in enumerate(inputs):
         items, has_ended = 0, False

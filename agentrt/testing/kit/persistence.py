@@ -1,4 +1,4 @@
-"""What must hold when a conversation is saved and continues with another instance."""
+"""Checks of a conversation that is saved and continues with another instance."""
 
 from collections.abc import Sequence
 from itertools import chain, zip_longest
@@ -11,11 +11,11 @@ from agentrt.testing.kit.session import KitRun, differs_from_both
 
 __all__ = ["save_and_load"]
 
-_SAVED_OR_NOT = (False, True, False)  # before and after, since answers may differ by themselves
+_SAVED_OR_NOT = (False, True, False)  # without saving before and after, since answers may vary by themselves
 
 
 async def save_and_load(run: KitRun) -> None:
-    """Save and load a conversation between two replies, and while a call waits, and compare with one left in place."""
+    """Save and load a conversation between two replies, and while a call waits; compare it with one that is not."""
     texts: list[list[str | None]] = []
     requests: list[list[str]] = []
     for is_saved in _SAVED_OR_NOT:
@@ -25,7 +25,7 @@ async def save_and_load(run: KitRun) -> None:
             conversation = conversation.resume_elsewhere()
         earlier = len(conversation.requests)
         texts.append([first, await conversation.ask_without_errors(PLAIN_QUESTION)])
-        # Only those of the second reply, in which the instances differ.
+        # Only the requests of the second reply, in which the instances differ.
         requests.append(list(chain.from_iterable(conversation.requests[earlier:])))
     _compare_answers(run, texts, "between two replies")
     if differs_from_both(requests[1], requests[0], requests[2]):
@@ -38,7 +38,7 @@ async def save_and_load(run: KitRun) -> None:
     texts.clear()
     for is_saved in _SAVED_OR_NOT:
         conversation = run.start()
-        # Not by `ask`, which would answer the call and so end the wait.
+        # Not with `ask`, which would answer the call and so end the wait.
         with anyio.move_on_after(run.patience):
             await conversation.agent.reply(CONFIRM_QUESTION)
         if conversation.agent.state.reply_context is not None:  # a layer may have decided by itself

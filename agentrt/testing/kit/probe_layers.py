@@ -1,4 +1,4 @@
-"""Layers that the kit puts around a middleware, and inside of it."""
+"""Layers that the kit puts around a middleware, and inside it."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
@@ -61,7 +61,7 @@ _ProbedT = TypeVar("_ProbedT")
 
 
 class _ProbeLayer(MiddlewareBase):
-    """Does one thing in each hook: `pass_items` gets the stream from inside, `pass_result` makes the call inside."""
+    """Does one thing in each hook: `pass_items` gets the inner stream, `pass_result` makes the inner call."""
 
     def pass_items(self, hook: str, stream: AsyncIterator[_ProbedT]) -> AsyncGenerator[_ProbedT, None]:
         raise NotImplementedError
@@ -69,7 +69,7 @@ class _ProbeLayer(MiddlewareBase):
     async def pass_result(self, hook: str, call: Callable[[], Awaitable[_ProbedT]]) -> _ProbedT:
         return await call()
 
-    # Each hook is written out: the runtime looks at the class, and finds by the code which hook an error comes from.
+    # Each hook is written out: the runtime reads the class, and finds the hook of an error by its code.
 
     async def on_reply(
         self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
@@ -105,15 +105,15 @@ class _ProbeLayer(MiddlewareBase):
 
 
 class OutcomeProbe(_ProbeLayer):
-    """Notes in `outcomes` how each hook inside of it ends once it is armed: with an error, or `None` where it succeeds.
+    """Records in `outcomes` how each inner hook ends once it is armed: with an error, or `None` for success.
 
-    With `core`, which is the probe at the other side of a middleware, a success counts only where a cancellation came
-    out of that hook there: what was on its way already may still come.
+    With `core`, the probe on the inner side of the middleware, a success counts only if a cancellation came
+    out of that hook there: results already on their way may still arrive.
     """
 
     def __init__(self, core: "OutcomeProbe | None" = None) -> None:
         self.outcomes: list[tuple[str, BaseException | None]] = []
-        self._is_armed = False  # until the fault: what happens before it is of no interest
+        self._is_armed = False  # only from the fault on
         self._core = core
 
     def arm(self) -> None:
@@ -130,7 +130,7 @@ class OutcomeProbe(_ProbeLayer):
             async for item in stream:
                 self._note(hook, None)
                 yield item
-        except BaseException as error:  # a cancellation, too, is an outcome
+        except BaseException as error:  # a cancellation is an outcome too
             self._note(hook, error)
             raise
         self._note(hook, None)
@@ -150,7 +150,7 @@ class OutcomeProbe(_ProbeLayer):
 
 
 class ObserveAndPrintProbe(OutcomeProbe):
-    """Notes observing and printing too; a class of its own, since an agent prints only where a layer has the hook."""
+    """Records observing and printing too; a separate class, since an agent prints only if a layer has the hook."""
 
     async def on_observe(self, agent: Agent, input_kwargs: ObserveValues, next_handler: NextObserve) -> None:
         await self.pass_result("on_observe", lambda: next_handler(**input_kwargs))
@@ -160,7 +160,7 @@ class ObserveAndPrintProbe(OutcomeProbe):
 
 
 class DelayLayer(_ProbeLayer):
-    """Keeps each item back until the next one comes, or the stream ends."""
+    """Holds each item back until the next one comes, or the stream ends."""
 
     async def pass_items(self, hook: str, stream: AsyncIterator[_ProbedT]) -> AsyncGenerator[_ProbedT, None]:
         delayed: list[_ProbedT] = []  # at most one item; a list, since any value may be an item
@@ -174,7 +174,7 @@ class DelayLayer(_ProbeLayer):
 
 
 class FaultLayer(_ProbeLayer):
-    """Raises an error in one hook, once: before it calls what lies inside, or after the first item of that."""
+    """Raises an error in one hook, once: before the inner call, or after its first item."""
 
     def __init__(self, hook: str, error: Exception, *, is_midway: bool) -> None:
         self._hook = hook
@@ -182,7 +182,7 @@ class FaultLayer(_ProbeLayer):
         self._is_midway = is_midway
 
     async def pass_items(self, hook: str, stream: AsyncIterator[_ProbedT]) -> AsyncGenerator[_ProbedT, None]:
-        if hook != "on_model_call":  # where `pass_result` has failed already
+        if hook != "on_model_call":  # there `pass_result` has already failed
             self._fail(hook, is_midway=False)
         async for item in stream:
             yield item
@@ -198,7 +198,7 @@ class FaultLayer(_ProbeLayer):
     def _fail(self, hook: str, *, is_midway: bool) -> None:
         error = self._error
         if error is not None and hook == self._hook and is_midway == self._is_midway:
-            self._error = None  # once: the middleware may try again, and then must succeed
+            self._error = None  # once: a retry of the middleware must succeed
             raise error
 
 
@@ -208,7 +208,7 @@ class AnswerLayer(MiddlewareBase):
     async def on_reply(
         self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
-        if agent.state.reply_context is None:  # else the reply resumes, and its end is still to come
+        if agent.state.reply_context is None:  # otherwise the reply resumes, and its end is still to come
             yield AssistantMsg("layer", "A layer answers this.")
             return
         async for item in next_handler():
@@ -247,9 +247,9 @@ class RewriteLayer(MiddlewareBase):
 
 
 class ForeignEventsLayer(MiddlewareBase):
-    """Puts events of another reply where those of a sub-agent come: while a tool runs.
+    """Sends events of another reply where those of a sub-agent come: while a tool runs.
 
-    `sent` are those that have been sent so far.
+    `sent` has the events sent so far.
     """
 
     reply_id = "another-reply"
@@ -262,14 +262,14 @@ class ForeignEventsLayer(MiddlewareBase):
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
         async for item in next_handler():
             yield item
-            # Once: a question of the middleware has a result as well.
+            # Once: a question of the middleware has a result too.
             if isinstance(item, ToolResultStartEvent) and not self.sent:
                 for event in self._events():
                     self.sent.append(event)
                     yield event
 
     def _events(self) -> list[AgentEvent]:
-        reply_id, call_id = self.reply_id, "add"  # an id that the reply's own call may have
+        reply_id, call_id = self.reply_id, "add"  # an id that a call of the reply may have
         events: list[AgentEvent] = [
             ReplyStartEvent(reply_id, "another-session", "another"),
             ModelCallStartEvent(reply_id, "another-model"),
@@ -289,5 +289,5 @@ class ForeignEventsLayer(MiddlewareBase):
             ReplyEndEvent(reply_id, "another-session"),
         ]
         for seq, event in enumerate(events, 1):
-            event.seq = seq  # they have left a stream of their own
+            event.seq = seq  # they come from another stream
         return events

@@ -1,4 +1,4 @@
-"""Everything that the kit does to a middleware, in the order in which it is done."""
+"""All activities of the check, in order."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -13,7 +13,14 @@ from agentrt.testing.harness.approve import approve
 from agentrt.testing.harness.await_faults import run_with_every_fault
 from agentrt.testing.harness.fault_run import ConversationPlan
 from agentrt.testing.harness.tool_log import ToolLog
-from agentrt.testing.kit.baseline import answer_alone, answer_beside_layers, answer_with_delays, resume_again
+from agentrt.testing.kit.baseline import (
+    answer_alone,
+    answer_beside_layers,
+    answer_one_after_the_other,
+    answer_with_delays,
+    look_for_inheritance,
+    resume_again,
+)
 from agentrt.testing.kit.disturbances import (
     break_off_streams,
     cancel_at_each_point,
@@ -38,6 +45,7 @@ __all__ = ["run_scenarios"]
 
 _SCENARIOS: dict[str, Callable[[KitRun], Awaitable[None]]] = {
     "left alone": answer_alone,
+    "several questions": answer_one_after_the_other,
     "left by its reader": leave_at_each_item,
     "cancelled": cancel_at_each_point,
     "something fails": fail_everywhere,
@@ -55,11 +63,11 @@ _SCENARIOS: dict[str, Callable[[KitRun], Awaitable[None]]] = {
     "observing": observe_messages,
     "printing": print_messages,
 }
-"""What is done to a middleware, by the words for it in a report; the first leaves it alone."""
+"""The activities, by their names in a report; the first leaves the middleware alone."""
 
 
 async def run_scenarios(run: KitRun, faults: Iterable[str], every: int) -> None:
-    """Do everything to the middleware, the faults at every suspension last and only when nothing was found before."""
+    """Run all activities, the faults at every suspension last, and only if nothing was found before."""
     try:
         run.check_factory()
         for index, (activity, scenario) in enumerate(_SCENARIOS.items()):
@@ -67,11 +75,14 @@ async def run_scenarios(run: KitRun, faults: Iterable[str], every: int) -> None:
             try:
                 await scenario(run)
             except (ConfigError, TimedOut):
-                raise  # after these, what comes next would fail in the same way
+                raise  # the next ones would fail in the same way
             except Exception as error:  # noqa: BLE001  # the other scenarios are tried all the same
                 run.report(describe_error(error))
             if run.problems and not index:
-                return  # what is broken when nothing goes wrong would be reported again and again
+                return  # a problem without a fault would be reported again and again
+        if not run.problems:
+            run.activity = "in an agent with sub-agents"
+            look_for_inheritance(run)
         if not run.problems:
             await _run_with_faults(run, faults, every)
     except ConfigError as error:
@@ -82,8 +93,8 @@ async def run_scenarios(run: KitRun, faults: Iterable[str], every: int) -> None:
 
 
 async def _run_with_faults(run: KitRun, faults: Iterable[str], every: int) -> None:
-    """Have some conversations with each of the faults at every suspension."""
-    faults = tuple(faults)  # they are read for each conversation
+    """Run some conversations with each of the faults at every suspension."""
+    faults = tuple(faults)  # they are iterated for each conversation
     conversations: list[tuple[Sequence[str | ReplyInput], JSONSchema | None, AgentOptions]] = [
         ([PLAIN_QUESTION, TWO_TOOLS_QUESTION], None, {}),
         ([WAITING_QUESTION], None, {"stream": False}),
@@ -100,13 +111,13 @@ async def _run_with_faults(run: KitRun, faults: Iterable[str], every: int) -> No
             report = await run_with_every_fault(plan, faults, every=every)
         except AssertionError as error:
             run.report(*str(error).splitlines())
-            return  # the other conversations take long, and most likely find the same
+            return  # the other conversations are slow, and most likely find the same
         run.conversations += sum(report.runs.values())
 
 
 def _make_logged_agent(run: KitRun, options: AgentOptions, log: ToolLog) -> Agent:
     async def on_point(point: str) -> None:
-        # That a tool runs is noticed, but not logged: a layer may answer in its place.
+        # Tool runs are not logged: a layer may answer instead.
         if point == "tool" and log.on_run is not None:
             log.on_run("a tool")
         await anyio.lowlevel.checkpoint()

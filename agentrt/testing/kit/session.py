@@ -1,4 +1,4 @@
-"""One conversation with a middleware, and what must hold of it whatever the middleware does."""
+"""One conversation with a middleware, and its invariants."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -9,9 +9,9 @@ from typing import Unpack
 import anyio
 import anyio.lowlevel
 
+from agentrt._runtime.chain.check import overrides
+from agentrt._runtime.chain.order import must_wrap
 from agentrt.agent import Agent
-from agentrt.chain.check import overrides
-from agentrt.chain.order import must_wrap
 from agentrt.errors import ConfigError
 from agentrt.event import AgentEvent, ReplyStartEvent
 from agentrt.hooks import MiddlewareBase, ReplyInput
@@ -34,22 +34,22 @@ __all__ = [
     "differs_from_both",
 ]
 
-_MAX_ANSWERS = 5  # to one question: a layer may have the reply wait again and again
-# What Python raises in the reader's place when a generator yields while it is being closed.
+_MAX_ANSWERS = 5  # per question: a layer may make the reply wait repeatedly
+# Python's error for a generator that yields while it is being closed.
 _IGNORED_EXIT = "async generator ignored GeneratorExit"
 
 
 class TimedOut(Exception):
-    """Something did not end in time; what is tried next would most likely wait as long."""
+    """An activity did not end in time; the next one would most likely wait as long."""
 
 
 @dataclass(slots=True)
 class KitRun:
-    """One check of a middleware: its factory, how long a conversation may take, and what was found so far.
+    """One check of a middleware: its factory, the time limit of a conversation, and the findings so far.
 
     `beside` has the factories of the other layers that it needs; `inputs` and `model` are for the author's
-    conversation. `activity` says what is being done to the middleware, `problems` maps each activity to what was wrong
-    then, in words; `conversations` counts the conversations.
+    conversation. `activity` names the current activity, `problems` maps each activity to its problems,
+    in words; `conversations` counts the conversations.
     """
 
     factory: Callable[[], MiddlewareBase]
@@ -63,7 +63,7 @@ class KitRun:
     problems: dict[str, list[str]] = field(default_factory=dict)
 
     def check_factory(self) -> None:
-        """Learn the middleware's name; raises `ConfigError` for what is not a factory of new middlewares."""
+        """Learn the middleware's name; raises `ConfigError` unless the factory returns new middlewares."""
         if isinstance(self.factory, MiddlewareBase):
             name = type(self.factory).__name__
             raise ConfigError(
@@ -87,14 +87,14 @@ class KitRun:
         self.name = type(first).__name__
 
     def report(self, *problems: str) -> None:
-        """Record what is wrong, under the activity in which it was found first."""
+        """Record a problem, under the activity that found it first."""
         for problem in problems:
-            # Once, or a mistake that shows everywhere would hide the others.
+            # Once, since a problem that shows everywhere would hide the others.
             if not any(problem in earlier for earlier in self.problems.values()):
                 self.problems.setdefault(self.activity, []).append(problem)
 
     def check_error(self, injected: Exception, error: BaseException | None) -> None:
-        """Report an error that left the middleware with another type than the one that came from inside of it."""
+        """Report an error that left the middleware with another type than the inner error."""
         if error is not None and type(error) is not type(injected):
             self.report(
                 f"{type(injected).__name__} came from inside of it, and {type(error).__name__} out of it "
@@ -108,7 +108,7 @@ class KitRun:
     def start(
         self, layers: Sequence[MiddlewareBase] | None = None, **options: Unpack[AgentOptions]
     ) -> "KitConversation":
-        """Return a conversation with these layers, or else with a new instance of the middleware alone."""
+        """Return a conversation with these layers, or else with a new instance of the middleware."""
         self.conversations += 1
         return KitConversation(self, self.make_agent(self.layers() if layers is None else layers, **options))
 
@@ -119,8 +119,8 @@ class KitRun:
         return add_lints([self.factory()], outside, inside)
 
     def make_agent(self, layers: Sequence[MiddlewareBase], **options: Unpack[AgentOptions]) -> Agent:
-        """Return an agent with these layers and those that the middleware needs, where these may stand."""
-        # By the constraints of the classes, which the compiler checks and never repairs.
+        """Return an agent with these layers and the middleware's companions, in a valid order."""
+        # By the constraints of the classes, which the compiler checks but never repairs.
         outer: list[MiddlewareBase] = []
         inner: list[MiddlewareBase] = []
         for make in self.beside:
@@ -133,8 +133,8 @@ class KitRun:
 def add_lints(
     layers: Sequence[MiddlewareBase], outside: Sequence[MiddlewareBase] = (), inside: Sequence[MiddlewareBase] = ()
 ) -> list[MiddlewareBase]:
-    """Return the layers, each inside a `Lint`, between others that may stand outermost and innermost as these may."""
-    # An outermost middleware may have nothing around it but layers that say they are outermost, too.
+    """Return the layers, each inside a `Lint`, between an outermost and an innermost one, as far as these allow it."""
+    # Only layers that are outermost too may stand around an outermost middleware.
     for layer in outside:
         layer.position = "outermost" if layers[0].position == "outermost" else None
     lint_class = lint_class_for(layers)
@@ -145,7 +145,7 @@ def add_lints(
 
 
 class KitConversation:
-    """One conversation; what is wrong in it is reported to the run."""
+    """One conversation; its problems are reported to the run."""
 
     def __init__(self, run: KitRun, agent: Agent) -> None:
         self.run = run
@@ -156,9 +156,9 @@ class KitConversation:
     async def ask(
         self, inputs: str | ReplyInput, schema: JSONSchema | None = None, *, answers: int = _MAX_ANSWERS
     ) -> str | None:
-        """Say something, answer what is asked in return, check it all, and return the text of the final message.
+        """Send an input, answer the questions that follow, check everything, and return the text of the final message.
 
-        An error that leaves the reply is kept in `error`, and nothing is returned. Raises `TimedOut`.
+        An error of the reply is kept in `error`, and nothing is returned. Raises `TimedOut`.
         """
         self._items = []
         self.error = await self._try_in_time("the reply", lambda: self._hear(inputs, schema, answers))
@@ -167,13 +167,13 @@ class KitConversation:
         return None if self.error is not None or message is None else message.get_text_content("")
 
     async def ask_without_errors(self, inputs: str | ReplyInput, schema: JSONSchema | None = None) -> str | None:
-        """Do what `ask` does; an error that leaves the reply is reported as well."""
+        """Like `ask`, but an error of the reply is reported."""
         text = await self.ask(inputs, schema)
         self.report_error(self.error)
         return text
 
     async def perform(self, what: str, work: Callable[[], Awaitable[object]]) -> BaseException | None:
-        """Have the agent do something else than reply, and return the error that leaves it. Raises `TimedOut`."""
+        """Run something other than a reply, and return its error, if any. Raises `TimedOut`."""
         error = await self._try_in_time(what, work)
         self.run.report(*self.lint_problems())
         return error
@@ -181,7 +181,7 @@ class KitConversation:
     async def read_items(
         self, inputs: str | ReplyInput, limit: int | None = None, on_item: Callable[[], object] | None = None
     ) -> bool:
-        """Read a reply, leave it after so many items, and return whether it ended before. Reports what is raised.
+        """Read a reply, leave it after `count` items, and return whether it ended before. Errors are reported.
 
         Raises `TimedOut`.
         """
@@ -201,18 +201,18 @@ class KitConversation:
         return True
 
     def resume_elsewhere(self, **options: Unpack[AgentOptions]) -> "KitConversation":
-        """Return the conversation as another process would continue it from what is saved."""
+        """Return the conversation as another process would continue it from the saved state."""
         copy = self.run.start(**options)
         copy.agent = copy.agent.with_state(self._load_saved_state())
         return copy
 
     def report_error(self, error: BaseException | None) -> None:
-        """Report an error that ought not to be, unless a lint has reported it already."""
+        """Report an unexpected error, unless a lint has reported it already."""
         if error is not None and not any(self.lint_problems()):
             self.run.report(describe_error(error))
 
     def lint_problems(self) -> list[str]:
-        """Return what the lints have found."""
+        """Return the problems found by the lints."""
         lints = [layer for layer in self.agent.chains.middlewares if isinstance(layer, Lint)]
         return [problem for layer in lints for problem in layer.problems]
 
@@ -223,7 +223,7 @@ class KitConversation:
 
     @property
     def requests(self) -> list[list[str]]:
-        """What the model was asked so far, in words; nothing where it is the author's."""
+        """The requests to the model so far, in words; none for the author's model."""
         model = self.agent.model
         return model.requests if isinstance(model, KitModel) else []
 
@@ -245,11 +245,11 @@ class KitConversation:
     async def _hear(self, inputs: str | ReplyInput, schema: JSONSchema | None, answers: int) -> None:
         for _ in range(answers + 1):
             if isinstance(inputs, AgentEvent):
-                self._items.append(inputs)  # an answer is one of the events that the message is built from
+                self._items.append(inputs)  # the message is built from answers too
             async with self.agent.reply_stream(inputs, schema, yield_final_msg=True) as stream:
                 async for item in stream:
                     self._items.append(item)
-                    await anyio.lowlevel.checkpoint()  # as a reader that writes to a socket does
+                    await anyio.lowlevel.checkpoint()  # like a reader that writes to a socket
             if self.agent.state.reply_context is None or not answers:
                 break
             inputs, schema, answers = approve(self.agent.state), None, answers - 1
@@ -278,25 +278,25 @@ class KitConversation:
             yield from self._compare_with_events(events, last)
 
     def _compare_with_events(self, events: Sequence[AgentEvent], last: str) -> Iterator[str]:
-        """Yield what is wrong where the events, the message that is kept and the answer do not agree."""
+        """Yield the differences between the events, the message in the context and the answer."""
         state = self.agent.state
         message = next((message for message in state.context if message.id == last), None)
         if message is None:
             if state.reply_context is not None or state.summary:
-                return  # the reply is not over, or the summary stands for it
+                return  # the reply is not over, or is summarised
             message = AssistantMsg("", [])
-        # As a client does it that sees only the events.
+        # Like a client that sees only the events.
         rebuilt = AssistantMsg("", [], id=last)
         for event in events:
             rebuilt.append_event(event)
-        if rebuilt.content != message.content:
+        if rebuilt.content != self.agent.released(message, "output").content:
             yield (
                 f"the events do not rebuild the message that is kept: they say {rebuilt.content!r:.300}, and kept is "
                 f"{message.content!r:.300}"
             )
         answer = self._final_message()
         if answer is None or answer.finished_reason != "completed" or answer.structured_output is not None:
-            return  # it is not part of the conversation, or the end of the reply holds it
+            return  # it is not in the context, or the end of the reply holds it
         if not (message.get_text_content() or "").endswith(answer.get_text_content() or ""):
             yield (
                 f"the answer is {answer.get_text_content('')!r:.300}, but the message that is kept says "
@@ -307,14 +307,14 @@ class KitConversation:
 def differs_from_both(disturbed: object, before: object, after: object) -> bool:
     """Say whether a disturbed result differs from two undisturbed ones that agree.
 
-    Two, because a middleware may answer differently each time, and then nothing follows from a difference.
+    Two, because a difference proves nothing if the middleware answers differently each time.
     """
     return before == after != disturbed
 
 
 @contextmanager
 def blame_what_came_before(what: str) -> Iterator[None]:
-    """Add to a `TimedOut` what came before, and so has most likely kept something for good."""
+    """Add to a `TimedOut` the activity before it, which most likely never released something."""
     try:
         yield
     except TimedOut as error:
@@ -322,7 +322,7 @@ def blame_what_came_before(what: str) -> Iterator[None]:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return in words what was raised."""
+    """Describe an error."""
     if _IGNORED_EXIT in str(error):
         return "it yields after its reader has left, in a `finally` or an `except`: nothing may be yielded there"
     if str(error):

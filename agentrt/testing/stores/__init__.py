@@ -1,3 +1,3 @@
-"""Whether stores of states keep their promises."""
+"""Checks of state stores."""
 
 __all__: list[str] = []

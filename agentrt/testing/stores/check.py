@@ -1,4 +1,4 @@
-"""Whether a store of one's own keeps its promises: everything that it has is tried, alone and in any order."""
+"""Checks whether a custom store keeps its promises: each operation alone, and in random order."""
 
 import multiprocessing
 import pickle
@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from agentrt.block import new_name
+from agentrt._runtime.block import new_name
 from agentrt.errors import SessionConflict, SessionCorrupt, SessionUnserializable, UsageError
 from agentrt.message import AssistantMsg, Msg, TextBlock, UserMsg
 from agentrt.state import AgentState, ReplyContext
@@ -24,25 +24,25 @@ from agentrt.state import AgentState, ReplyContext
 __all__ = ["StoreProblems", "StoreReport", "check_store"]
 
 OpenStore = Callable[[], Any]
-"""Opens a store over the place of the check; each call is like one in another process."""
+"""Opens a store over the place of the check; each call acts like another process."""
 
 Damage = Callable[[str], Awaitable[None] | None]
-"""Damages what is saved of the session with that id."""
+"""Damages the saved data of the session with that id."""
 
 PassTime = Callable[[float], Awaitable[None]]
-"""Lets so many seconds pass."""
+"""Advances the clock by a number of seconds."""
 
-# Texts that some column, some JSON library or some protocol does not keep as they are.
+# Texts that some databases, JSON libraries or protocols do not preserve.
 _ODD_TEXTS = ["", "NaN", "a\0b", "\u2028", "\U0001f600", "e\u0301", '{"a": "b"}', "line\nline", "x" * 10_000]
 _CANCEL_POINTS = 12
 _KILL_SECONDS = 30.0
-_SHORT_TTL = 0.4  # seconds, where they have to pass
+_SHORT_TTL = 0.4  # seconds, if they really have to pass
 _TTL = 3600.0
 _SECRET = "4111 1111 1111 1111"
 
 
 class StoreProblems(AssertionError):
-    """A store breaks promises; `problems` says which ones, and how."""
+    """A store breaks promises; `problems` lists them."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join([f"the store breaks {len(problems)} promises:", *problems]))
@@ -51,9 +51,9 @@ class StoreProblems(AssertionError):
 
 @dataclass
 class StoreReport:
-    """What `check_store` has tried; `missing` names the operations that the store does not have.
+    """The result of `check_store`; `missing` names the operations that the store does not have.
 
-    `untried` names the arguments that were not given, without which some promises cannot be tried.
+    `untried` names the arguments that were left out, without which some promises cannot be checked.
     """
 
     checked: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class StoreReport:
 
 
 class _BrokenPromise(Exception):
-    """What a check has found."""
+    """The finding of a check."""
 
 
 async def check_store(
@@ -80,27 +80,30 @@ async def check_store(
     kills: int = 2,
     seed: int = 0,
 ) -> StoreReport:
-    """Try whether a store keeps the promises of `SessionStore`; raises `StoreProblems` with all that it breaks.
+    """Check that a store keeps the promises of `SessionStore`; raises `StoreProblems` with all broken ones.
 
-    `open_store` opens the store, again and again over one place that other things may be in too. What the store has
-    besides `save` and `load` is tried where it is there. `runs` conversations of `steps` random operations save follow
-    the `seed`. `kills` processes are killed while they save; `open_store` must have a pickle then, as a function of a
-    module or a `functools.partial` of one has, and 0 leaves that out.
+    `open_store` opens the store, again and again over one place, which may hold other data too. Operations besides
+    `save` and `load` are checked if the store has them. `runs` conversations of `steps` random operations follow the
+    `seed`. `kills` processes are killed while they save; for that, `open_store` must be picklable, such as a function
+    of a module or a `functools.partial` of one; 0 skips this.
 
-    `open_expiring` opens the store with a `ttl` of so many seconds, `pass_time` lets so many seconds pass for a store
-    with a clock of its own. `damages` are functions that each damage what is saved of the session with that id, by
+    `open_expiring` opens the store with the given `ttl` in seconds, `pass_time` advances the clock of a store
+    with a clock of its own. `damages` are functions that each damage the saved data of the session with that id, by
     their names.
     """
-    if kills and not _has_pickle(open_store):
-        raise UsageError(
-            f"check_store() was given {open_store!r:.200}, which has no pickle, so that no process can be started to "
-            f"be killed in a save: write a function of a module, or kills=0"
-        )
+    if kills:
+        try:
+            pickle.dumps(open_store)
+        except Exception as error:  # it may fail in any way
+            raise UsageError(
+                f"check_store() was given {open_store!r:.200}, which has no pickle, so that no process can be started "
+                f"to be killed in a save: write a function of a module, or kills=0"
+            ) from error
     check = _StoreCheck(open_store, runs, steps, kills, random.Random(seed))
     check.open_expiring, check.pass_time, check.damages = open_expiring, pass_time, damages
     report, problems = StoreReport(), []
     report.untried = [name for name in _ARGUMENTS.values() if getattr(check, name) is None]
-    # A promise that is broken does not keep the others from being tried: the author sees all of them at once.
+    # A broken promise does not stop the check: the author sees all of them at once.
     for promise, needs in _PROMISES.items():
         if _ARGUMENTS.get(promise) in report.untried:
             continue
@@ -133,6 +136,7 @@ _PROMISES: dict[str, list[str]] = {
     "a_killed_process_leaves_a_whole_state": [],
     "a_deleted_session_is_not_saved_over": ["delete"],
     "a_list_has_every_session_once": ["list", "delete"],
+    "describe_says_of_a_session_what_a_list_says": ["describe", "list", "delete"],
     "a_fork_has_the_finished_messages_and_shares_nothing": ["fork"],
     "a_fork_outlives_the_session_that_it_comes_from": ["fork", "delete"],
     "an_expired_session_is_gone_and_not_saved_over": ["list", "expire"],
@@ -145,15 +149,7 @@ _ARGUMENTS = {
     "an_expired_session_is_gone_and_not_saved_over": "open_expiring",
     "a_damaged_session_is_refused_without_its_content": "damages",
 }
-"""The promises that are tried only with an argument."""
-
-
-def _has_pickle(value: object) -> bool:
-    try:
-        pickle.dumps(value)
-    except Exception:  # noqa: BLE001  # it may fail in any way, and the reason is of no use
-        return False
-    return True
+"""The promises that are checked only with an argument."""
 
 
 def _require_that(is_kept: object, problem: str) -> None:
@@ -161,42 +157,42 @@ def _require_that(is_kept: object, problem: str) -> None:
         raise _BrokenPromise(problem)
 
 
-def _new_message(number: int) -> Msg:
+def _numbered_message(number: int) -> Msg:
     if number % 2:
         return AssistantMsg("assistant", [TextBlock(f"answer {number}")])
     return UserMsg("user", f"message {number}")
 
 
 def _edit(messages: list[Msg], chance: random.Random, number: int) -> str:
-    """Change the history in one of the ways in which it may be changed without a word; returns which one."""
+    """Change the context in one of the ways that need no `touch`; returns its name."""
     kind = chance.choice(["append", "append", "append two", "drop last", "drop first", "replace", "reverse", "insert"])
     index = chance.randrange(len(messages) + 1)
     if kind == "append" or not messages:
-        messages.append(_new_message(number))
+        messages.append(_numbered_message(number))
     elif kind == "append two":
-        messages += [_new_message(number), _new_message(number + 1)]
+        messages += [_numbered_message(number), _numbered_message(number + 1)]
     elif kind == "drop last":
         del messages[-1:]
     elif kind == "drop first":
         del messages[:1]
     elif kind == "replace":
-        messages[index % len(messages)] = _new_message(number)
+        messages[index % len(messages)] = _numbered_message(number)
     elif kind == "reverse":
         messages.reverse()
     else:
-        messages.insert(index, _new_message(number))
+        messages.insert(index, _numbered_message(number))
     return kind
 
 
 class _StoreCheck:
-    """The checks; each has its own sessions, whose ids nobody else has."""
+    """The checks; each has its own sessions, with unique ids."""
 
     opened: AsyncExitStack
     open_expiring: Callable[[float], Any] | None = None
     pass_time: PassTime | None = None
     damages: Mapping[str, Damage] | None = None
 
-    # Each promise has stores of its own, which are closed before the next one.
+    # Each promise has its own stores, which are closed before the next one.
     def __init__(self, open_store: OpenStore, runs: int, steps: int, kills: int, chance: random.Random) -> None:
         self._open_store = open_store
         self._runs, self._steps, self._kills = runs, steps, kills
@@ -224,7 +220,7 @@ class _StoreCheck:
             state.middleware_data["M"] = {text: [text, 1, 2.5, None, True, 2**53]}
             await store.save(state)
             await self.require_saved(store, state, f"with the text {text!r:.20}")
-            # A second store has nothing in memory of what the first one has saved.
+            # A second store does not share the memory of the first one.
             await self.require_saved(other, state, "opened again")
         context = ReplyContext("r", AssistantMsg("assistant", "half"), 10, parked=True)
         state = AgentState(session_id=new_name(), reply_context=context, labels={"owner": "ann"})
@@ -235,7 +231,7 @@ class _StoreCheck:
         store = await self.open()
         state = AgentState(session_id=new_name(), context=[UserMsg("user", "1")], middleware_data={"M": {"n": [1]}})
         await store.save(state)
-        # A store that keeps the object, and not what it says, would see these changes.
+        # A store that keeps the object itself would see these changes.
         saved = deepcopy(state)
         state.middleware_data["M"]["n"].append(2)
         state.context.append(UserMsg("user", "2"))
@@ -273,7 +269,7 @@ class _StoreCheck:
         first, second = await self.load(store, session_id), await self.load(other, session_id)
         first.summary, second.summary = "first", "second"
         await store.save(first)
-        # Were it changed, the next save of the same state would pass for one that is based on the winner's.
+        # Otherwise the next save of the same state would pass for one based on the winner's.
         revision = second.revision
         await self.require_conflict(other, second, "a state that is based on an older revision")
         _require_that(
@@ -325,7 +321,7 @@ class _StoreCheck:
             steps: list[str] = []
             for number in range(self._steps):
                 steps.append(_edit(state.context, self._chance, 2 * number))
-                # An edit in place, which a store may save only where `touch` is called.
+                # An edit in place, which a store need only save after `touch`.
                 if state.context and self._chance.random() < 0.2:
                     message = self._chance.choice(state.context)
                     message.metadata["edited"] = number
@@ -336,7 +332,7 @@ class _StoreCheck:
                     await store.save(state)
                     steps.append("save")
                     await self.require_saved(self._chance.choice(stores), state, f"after {', '.join(steps[-6:])}")
-                    if self._chance.random() < 0.3:  # as another process does
+                    if self._chance.random() < 0.3:  # like another process
                         store = self._chance.choice(stores)
                         state = await self.load(store, state.session_id)
                         steps.append("load")
@@ -352,7 +348,7 @@ class _StoreCheck:
             expected = deepcopy(state)
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(store.save, state)
-                # Each point is one step of the event loop further into the save.
+                # Each point is one step of the event loop later in the save.
                 for _ in range(point):
                     await checkpoint()
                 tasks.cancel_scope.cancel()
@@ -370,7 +366,7 @@ class _StoreCheck:
             session_id, reported = new_name(), 0
             ours, theirs = multiprocessing.Pipe(duplex=False)
             context = multiprocessing.get_context("spawn")
-            process = context.Process(target=_save_for_ever, args=(self._open_store, session_id, theirs))
+            process = context.Process(target=anyio.run, args=(_save_for_ever, self._open_store, session_id, theirs))
             process.start()
             theirs.close()
             with anyio.fail_after(_KILL_SECONDS):
@@ -378,7 +374,7 @@ class _StoreCheck:
                     reported = await anyio.to_thread.run_sync(ours.recv)
             process.kill()
             await anyio.to_thread.run_sync(process.join)
-            # What it had sent before it died is still in the pipe.
+            # Numbers sent before its death are still in the pipe.
             with suppress(EOFError):
                 while True:
                     reported = ours.recv()
@@ -386,11 +382,11 @@ class _StoreCheck:
             process.close()
             state = await self.load(await self.open(), session_id)
             found = int(state.summary)
-            # One save may have ended just before the process could say so.
+            # One save may have ended just before the process could report it.
             _require_that(
                 found in (reported, reported + 1), f"a killed process had saved {reported}, and {found} was found"
             )
-            # Each number has its own messages, so that what is there tells which saves it is of.
+            # Each number has its own messages, so that the saved ones identify their saves.
             texts = [message.content for message in state.context]
             _require_that(texts == _texts_after(found), "a killed process has left a part of a save")
 
@@ -405,21 +401,21 @@ class _StoreCheck:
         await self.require_conflict(store, old, "a state of a session that was deleted")
         new = AgentState(session_id=old.session_id, summary="new")
         await store.save(new)
-        await self.require_saved(other, new, "after the session was deleted and begun again")
+        await self.require_saved(other, new, "after the session was deleted and created again")
         await store.save(new)
-        # A revision that is given out twice would let the old state pass for the new one.
-        await self.require_conflict(store, old, "a state of a deleted session, which has begun again")
+        # A revision that is used twice would let the old state pass for the new one.
+        await self.require_conflict(store, old, "a state of a deleted session that was created again")
 
     async def a_list_has_every_session_once(self) -> None:
         store, other = await self.open(), await self.open()
-        # Few ids, so that sessions are deleted and begun again.
+        # Few ids, so that sessions are deleted and created again.
         prefix, states = new_name(), dict[str, AgentState]()
         for number in range(self._steps):
             session_id = f"{prefix}/{self._chance.choice('aAbé')}{self._chance.randrange(12)}"
             action = self._chance.choice(["save", "save", "save", "delete", "list"])
             if action == "save":
                 state = states.setdefault(session_id, AgentState(session_id=session_id))
-                state.context.append(_new_message(number))
+                state.context.append(_numbered_message(number))
                 state.labels = {"owner": self._chance.choice(["ann", "bob"]), "all": prefix}
                 await store.save(state)
             elif action == "delete":
@@ -451,13 +447,56 @@ class _StoreCheck:
             _require_that(about == expected, f"list() says {about} of a session that is saved as {expected}")
             _require_that(0 < info.created_at <= info.updated_at, "list() gives times that cannot be")
 
+    async def describe_says_of_a_session_what_a_list_says(self) -> None:
+        store, other = await self.open(), await self.open()
+        name = new_name()
+        states = [AgentState(session_id=f"{name}{end}", labels={"owner": "ann"}) for end in ("", "/1", "/10", "A")]
+        # A session whose id is a prefix of the others is a different session, whether it exists or not.
+        for state in reversed(states):
+            await self._require_no_description(other, state.session_id, "was never saved")
+            await store.save(state)
+        await self._compare_descriptions(store, other, name)
+        context = ReplyContext("r", AssistantMsg("assistant", "half"), 10, parked=True)
+        states[1].reply_context, states[2].labels = context, {"owner": "bob"}
+        states[2].context.append(_numbered_message(0))
+        for state in states:
+            await store.save(state)
+        await self._compare_descriptions(store, other, name)
+        await self._require_growing_size(store, other, states[2])
+        await store.delete(name)
+        await self._require_no_description(other, name, "was deleted")
+
+    async def _compare_descriptions(self, store: Any, other: Any, prefix: str) -> None:
+        for info in (await store.list(prefix=prefix)).sessions:
+            found = await other.describe(info.session_id)
+            _require_that(found == info, f"describe() says {found!r:.300} of a session, and list() {info!r:.300}")
+
+    async def _require_growing_size(self, store: Any, other: Any, state: AgentState) -> None:
+        before = getattr(await other.describe(state.session_id), "size", None)
+        if before is None:
+            return
+        # No compression makes it as short as the old message.
+        state.context.append(UserMsg("user", self._chance.randbytes(20_000).hex()))
+        await store.save(state)
+        after = (await other.describe(state.session_id)).size
+        _require_that(
+            0 < before < after,
+            f"describe() gives the size {after!r:.40} with a long message, and {before!r:.40} without",
+        )
+        state.context.pop()
+        await store.save(state)
+
+    async def _require_no_description(self, store: Any, session_id: str, why: str) -> None:
+        found = await store.describe(session_id)
+        _require_that(found is None, f"describe() gives {found!r:.300} for a session that {why}")
+
     async def a_fork_has_the_finished_messages_and_shares_nothing(self) -> None:
         store, other = await self.open(), await self.open()
         context = ReplyContext("r", AssistantMsg("assistant", "half"), 10)
-        messages = [_new_message(number) for number in range(5)]
+        messages = [_numbered_message(number) for number in range(5)]
         state = AgentState(session_id=new_name(), context=messages, reply_context=context)
         await store.save(state)
-        # Both are written after the fork: rows that they share would show here.
+        # Both are saved after the fork: shared rows would show here.
         for count in (None, 0, 3):
             new_id = new_name()
             fork = await store.fork(state.session_id, new_id, messages=count)
@@ -465,7 +504,7 @@ class _StoreCheck:
             _require_that(fork.reply_context is None, "a fork has a reply in progress")
             _require_that(fork.context == messages[:count], f"fork(messages={count}) has other messages")
             await self.require_saved(other, fork, "after a fork")
-            fork.context.append(_new_message(99))
+            fork.context.append(_numbered_message(99))
             await store.save(fork)
             await self.require_saved(other, state, "after a save of its fork")
         try:
@@ -480,7 +519,7 @@ class _StoreCheck:
 
     async def a_fork_outlives_the_session_that_it_comes_from(self) -> None:
         store, other = await self.open(), await self.open()
-        state = AgentState(session_id=new_name(), context=[_new_message(number) for number in range(3)])
+        state = AgentState(session_id=new_name(), context=[_numbered_message(number) for number in range(3)])
         await store.save(state)
         fork = await store.fork(state.session_id, new_name())
         nested = await store.fork(fork.session_id, new_name(), messages=2)
@@ -504,7 +543,7 @@ class _StoreCheck:
             try:
                 await store.save(renewed)
             except SessionConflict:
-                # On a machine that is busy, more time may have passed.
+                # On a busy machine, more time may have passed.
                 is_late = monotonic() - saved_at > 0.9 * ttl
                 _require_that(is_late, "a session has expired that was saved again within its ttl")
             saved_at = monotonic()
@@ -512,11 +551,13 @@ class _StoreCheck:
         _require_that(await store.load(old.session_id) is None, "load() gives a session that has expired")
         ids = {info.session_id for info in (await store.list(prefix=prefix)).sessions}
         _require_that(ids <= {renewed.session_id}, "list() has sessions that have expired")
+        if hasattr(store, "describe"):
+            await self._require_no_description(store, old.session_id, "has expired")
         await self.require_conflict(store, old, "a state of a session that has expired")
         saved_at = monotonic()
         await store.save(fresh)
         await store.save(AgentState(session_id=old.session_id))
-        await self.require_conflict(store, old, "a state of a session that has expired, and has begun again")
+        await self.require_conflict(store, old, "a state of an expired session that was created again")
         removed = await store.expire()
         _require_that(removed >= 1, f"expire() has removed {removed} sessions, though one had expired")
         is_there = await store.load(fresh.session_id) is not None
@@ -542,13 +583,13 @@ class _StoreCheck:
             _require_that(await other.load(damaged.session_id) is None, "load() gives a damaged session after delete()")
             new = AgentState(session_id=damaged.session_id)
             await store.save(new)
-            await self.require_saved(other, new, "begun again after it was damaged")
+            await self.require_saved(other, new, "created again after it was damaged")
 
     async def _require_corrupt(self, store: Any, session_id: str, damage: str) -> None:
         try:
             await store.load(session_id)
         except SessionCorrupt as error:
-            # The causes are shown with it, wherever it is logged.
+            # The causes are shown with it in every log.
             text = "".join(format_exception(error))
             _require_that(_SECRET not in text, f"the error of load() after {damage!r} quotes what was saved")
             _require_that(session_id in str(error), f"the error of load() after {damage!r} does not name its session")
@@ -556,7 +597,7 @@ class _StoreCheck:
             raise _BrokenPromise(f"load() gives a session that was damaged by {damage!r}, without SessionCorrupt")
 
     async def sessions_do_not_disturb_each_other(self) -> None:
-        # What a file name, a pattern of SQL or a database that folds case takes for the same.
+        # Equal as a file name, as a pattern of SQL, or in a database that ignores case.
         store, name = await self.open(), new_name()
         ids = [f"{name}{end}" for end in ("", "/", "/..", " ", "a", "A", "\u00e9", "e\u0301", "%", "_", "*", "'", '"')]
         states = [AgentState(session_id=session_id, summary=session_id) for session_id in ids]
@@ -567,7 +608,7 @@ class _StoreCheck:
 
 
 def _texts_after(number: int) -> list[str]:
-    """Return the messages that a session has after so many saves of `_save_for_ever`."""
+    """Return the messages of a session after the save of `number` by `_save_for_ever`."""
     texts: list[str] = []
     for save in range(1, number + 1):
         texts += [f"{save} {'x' * 2000}"] * (save % 3)
@@ -576,12 +617,8 @@ def _texts_after(number: int) -> list[str]:
     return texts
 
 
-def _save_for_ever(open_store: OpenStore, session_id: str, pipe: "Connection[int, int]") -> None:
-    """Save one number after the other, and report each that is safe; runs in a process that is killed."""
-    anyio.run(_save_numbers, open_store, session_id, pipe)
-
-
-async def _save_numbers(open_store: OpenStore, session_id: str, pipe: "Connection[int, int]") -> None:
+async def _save_for_ever(open_store: OpenStore, session_id: str, pipe: "Connection[int, int]") -> None:
+    """Save one number after the other, and report each saved one; runs in a process that is killed."""
     store = open_store()
     state = AgentState(session_id=session_id)
     number = 0

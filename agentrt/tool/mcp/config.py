@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError
-from agentrt.text import lazy_pattern
 
 __all__ = ["read_servers"]
 

@@ -27,9 +27,9 @@ from mcp_types import (
 )
 from pydantic import TypeAdapter
 
-from agentrt.concurrency.event_loop import run_shielded, spawn
+from agentrt._runtime.concurrency.event_loop import run_shielded, spawn
+from agentrt._runtime.text import first_error, mask, one_line
 from agentrt.errors import ToolError
-from agentrt.text import mask, one_line
 from agentrt.tool.mcp.http import NOT_SENT, ServerURL
 from agentrt.tool.mcp.stdio import ServerProcess
 from agentrt.tool.mcp.text import clean_text, redact_sdk_logs
@@ -45,7 +45,7 @@ _RESULT: Any = TypeAdapter(CallToolResult | InputRequiredResult)
 
 
 class ConnectionLost(Exception):
-    """The server has ended, or cannot be reached; `was_sent` says whether it may have begun to work on the call."""
+    """The server has ended, or is unreachable; `was_sent` says whether it may have started the call."""
 
     def __init__(self, was_sent: bool) -> None:
         super().__init__("the connection with the server was lost")
@@ -171,8 +171,11 @@ class Connection:
             return f"the MCP server {self._name!r}, started by {command!r:.300}, {problem}{code}{last}"
         if isinstance(target, ServerURL):
             where = f"the MCP server {self._name!r} at {target.shown_url}"
+            if target.refusal:
+                return target.refusal
             if target.status in (401, 403):
-                return f"{where} refused us with the status {target.status}: give it a token with headers={{...}}"
+                remedy = "give it a token with headers={...} or auth=..."
+                return f"{where} refused us with the status {target.status}: {remedy}"
             if target.status is not None:
                 return f"{where} answered with the status {target.status}: is that the URL of its MCP endpoint?"
             if target.problem:
@@ -294,7 +297,11 @@ class Connection:
             # When a connection ends, the SDK raises this error for all calls in progress.
             code = error.code if isinstance(error, MCPError) else None
             # A server may send this code too; then its transport has no problem.
-            is_refused = code == NOT_SENT and bool(getattr(self._target, "problem", ""))
+            is_refused = (
+                code == NOT_SENT
+                and isinstance(self._target, ServerURL)
+                and bool(self._target.problem or self._target.refusal)
+            )
             is_lost = is_refused or code == CONNECTION_CLOSED
             call.outcome = ConnectionLost(was_sent=not is_refused) if is_lost else error
         finally:
@@ -305,11 +312,9 @@ class Connection:
             call.settle()
 
     def _reason(self) -> str:
-        error = self._error
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        if error is None:
+        if self._error is None:
             return "ended before it answered"
+        error = first_error(self._error)
         if isinstance(error, MCPError):
             if error.code == CONNECTION_CLOSED:
                 return "ended before it answered"

@@ -1,4 +1,4 @@
-"""What a server asks the user in the middle of a call, as questions of that call, and the answers for the server."""
+"""A server's questions to the user during a call, as questions of that call, and the answers for the server."""
 
 import json
 import re
@@ -7,10 +7,9 @@ from typing import Any
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitRequestParams, ElicitResult
 from pydantic_core import from_json, to_json
 
-from agentrt.block import TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
+from agentrt._runtime.block import TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.event import ConfirmResult
-from agentrt.tool.mcp.schema import ForeignSchema, SchemaRefused, clean_schema
-from agentrt.tool.mcp.text import clean_text
+from agentrt.tool.mcp.text import clean_schema, clean_text, validator_of
 from agentrt.types import JSONObject, OpenQuestion
 
 __all__ = [
@@ -52,13 +51,13 @@ def asks_for_secret(params: ElicitRequestParams) -> bool:
 def describe_question(server: str, tool: str, params: ElicitRequestParams) -> JSONObject:
     """Return a question as it is kept, and shown to the user.
 
-    Raises `SchemaRefused` for a form with a schema that cannot be used.
+    Raises `SchemaError` for a form with a schema that cannot be used.
     """
     question: JSONObject = {"server": server, "tool": tool, "message": clean_text(params.message, _MAX_QUESTION_TEXT)}
     if isinstance(params, ElicitRequestFormParams):
         schema = params.requested_schema
         if isinstance(schema.get("properties"), dict) and schema["properties"]:
-            ForeignSchema(schema)
+            validator_of(schema)
             question["requested_schema"] = clean_schema(schema, _MAX_QUESTION_TEXT)
     else:  # a page to open, such as one to log in on
         question["url"] = clean_text(str(params.url), _MAX_QUESTION_TEXT)
@@ -89,9 +88,12 @@ def elicit_result_of(question: JSONObject, answer: ConfirmResult | ToolResultBlo
     text = "".join(block.text for block in answer.output if isinstance(block, TextBlock))
     try:
         schema = question["requested_schema"]
-        content = _with_defaults(schema, _as_form(schema, text))
-        problem = ForeignSchema(schema).problem(content)
-    except (ValueError, SchemaRefused) as error:
+        content = _as_form(schema, text)
+        if isinstance(content, dict):
+            fields = [(name, field) for name, field in schema["properties"].items() if isinstance(field, dict)]
+            content = {name: field["default"] for name, field in fields if "default" in field} | content
+        problem = validator_of(schema).problem(content)
+    except ValueError as error:
         return f"the answer must be a JSON object that fits the schema ({error})"
     return problem or ElicitResult(action="accept", content=content)
 
@@ -104,15 +106,6 @@ def _as_form(schema: JSONObject, text: str) -> Any:
         if isinstance(field, dict) and field.get("type") == "string" and (text.strip() or "default" not in field):
             return {name: text.strip()}
     return from_json(text) if text.strip() else {}
-
-
-def _with_defaults(schema: JSONObject, content: Any) -> Any:
-    """Return the values, with defaults for the fields that the user has left out."""
-    if not isinstance(content, dict):
-        return content
-    fields = schema["properties"].items()
-    defaults = {name: field["default"] for name, field in fields if isinstance(field, dict) and "default" in field}
-    return defaults | content
 
 
 def params_of(request: Any) -> ElicitRequestParams | None:

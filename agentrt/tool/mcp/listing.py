@@ -6,9 +6,9 @@ from typing import Any
 
 from mcp_types import Tool as ServerTool
 
+from agentrt._runtime.schema import SchemaError
 from agentrt.errors import ToolConfigError
 from agentrt.tool.base import ToolBase, check_tool
-from agentrt.tool.mcp.schema import SchemaRefused
 from agentrt.tool.mcp.text import clean_text, has_hidden_characters
 from agentrt.tool.mcp.tool import MCPTool
 
@@ -39,10 +39,10 @@ def make_tools(toolset: Any, listed: Sequence[ServerTool], *, is_first: bool) ->
         # Only this tool is left out: the others work without it.
         try:
             if problem is not None:
-                raise SchemaRefused(problem)
+                raise SchemaError(problem)
             tool = MCPTool(toolset, listed_tool, **options)
             check_tool(tool)
-        except SchemaRefused as refused:
+        except SchemaError as refused:
             name = clean_text(listed_tool.name, 64)
             _logger.warning("the tool %r of the MCP server %r is left out: %s", name, toolset.name, refused)
         else:

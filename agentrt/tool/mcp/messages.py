@@ -9,7 +9,7 @@ from mcp_types.methods import validate_server_result
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from pydantic import ValidationError
 
-from agentrt.text import repr_of
+from agentrt._runtime.text import repr_of
 from agentrt.tool.mcp.text import clean_text
 
 __all__ = ["MessageStream", "without_malformed_tools"]

@@ -14,8 +14,8 @@ from mcp_types import (
 )
 from pydantic_core import to_json
 
-from agentrt.block import Base64Source, DataBlock, TextBlock, ToolResultState
-from agentrt.tool.mcp.schema import ForeignSchema
+from agentrt._runtime.block import Base64Source, DataBlock, TextBlock, ToolResultState
+from agentrt._runtime.schema import Validator
 from agentrt.tool.mcp.text import clean_text
 from agentrt.tool.to_response import failure
 from agentrt.types import ToolResponse
@@ -26,7 +26,7 @@ _MAX_BLOCKS = 1_000
 _MAX_STRUCTURED = 500_000
 
 
-def tool_response(name: str, result: CallToolResult, output_schema: ForeignSchema | None) -> ToolResponse:
+def tool_response(name: str, result: CallToolResult, output_schema: Validator | None) -> ToolResponse:
     """Return the result of a call of the tool `name` in blocks; one that is malformed or too large is an error."""
     if len(result.content) > _MAX_BLOCKS:
         return failure(f"{name} failed: its result has {len(result.content):,} parts, and may have {_MAX_BLOCKS:,}.")

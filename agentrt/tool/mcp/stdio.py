@@ -18,7 +18,7 @@ from anyio.abc import Process
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
-from agentrt.text import one_line
+from agentrt._runtime.text import one_line
 from agentrt.tool.mcp.group_guard import GroupGuard
 from agentrt.tool.mcp.messages import without_malformed_tools
 from agentrt.tool.mcp.text import clean_text
@@ -69,7 +69,7 @@ class ServerProcess:
 
     @property
     def secrets(self) -> list[str]:
-        """What to mask in messages about the server."""
+        """The secrets to mask in messages about the server."""
         return [value for name, value in self._env.items() if name not in _INHERITED]
 
     def connect(self, on_end: Callable[[], None]) -> "ServerProcess":

@@ -1,11 +1,28 @@
-"""Text that a server sent: cleaned for models and people, and removed from the logs of the SDK."""
+"""Text and schemas that a server sent: cleaned for models and people, and removed from the logs of the SDK."""
 
+import json
 import logging
 import re
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from unicodedata import category
 
-__all__ = ["clean_text", "has_hidden_characters", "redact_sdk_logs"]
+from agentrt._runtime.schema import SchemaError, Validator
+from agentrt._runtime.text import short_repr
+from agentrt.types import JSONSchema
+
+__all__ = [
+    "clean_schema",
+    "clean_text",
+    "fingerprint_of",
+    "has_hidden_characters",
+    "redact_sdk_logs",
+    "validator_of",
+]
+
+_MAX_SCHEMA = 100_000
+_SHOWN_TO_MODELS = ("description", "title", "$comment")
 
 # Removed with their parameters, so that no "[31m" is left.
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -41,6 +58,53 @@ def clean_text(text: str, longest: int | None = None) -> str:
     if longest is not None and len(text) > longest:
         text = f"{text[:longest]}... ({len(text) - longest:,} more characters were left out)"
     return text
+
+
+def validator_of(schema: object) -> Validator:
+    """Return what checks values by a schema of a server; raises `SchemaError` for one that cannot be used."""
+    if not isinstance(schema, dict):
+        raise SchemaError(f"its schema is {short_repr(schema)}, not a JSON object")
+    try:
+        # First, since all that follows walks through it, and each request to a model has it.
+        size = len(json.dumps(schema))
+        if size > _MAX_SCHEMA:
+            raise SchemaError(f"it has {size:,} bytes, and at most {_MAX_SCHEMA:,} are allowed")
+        return Validator(schema, formats=False)  # the server checks those, by its own idea of them
+    except RecursionError:
+        raise SchemaError("its schema cannot be used: it is nested too deep") from None
+    except SchemaError as error:
+        raise SchemaError(f"its schema cannot be used: {error}") from None
+
+
+def clean_schema(schema: JSONSchema, max_text: int) -> JSONSchema:
+    """Return the schema with descriptions of at most `max_text` characters, and without hidden characters in them.
+
+    Raises `SchemaError` for hidden characters anywhere else, such as in the names of properties.
+    """
+    return {key: _clean(key, value, max_text) for key, value in schema.items()}
+
+
+def _clean(key: str, value: Any, max_text: int) -> Any:
+    # The name of a property is read by the model, and sent back as it is.
+    if has_hidden_characters(key):
+        raise SchemaError("its schema has hidden characters in a name")
+    if isinstance(value, dict):
+        return {name: _clean(name, part, max_text) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_clean("", part, max_text) for part in value]
+    if isinstance(value, str):
+        if key in _SHOWN_TO_MODELS:
+            return clean_text(value, max_text)
+        if has_hidden_characters(value):
+            raise SchemaError("its schema has hidden characters in a value")
+    return value
+
+
+def fingerprint_of(name: str, description: str | None, schema: object) -> str:
+    """Return a digest of a tool as its server describes it."""
+    # Made before anything is cleaned, so that hidden characters count as well.
+    text = json.dumps([name, description, schema], sort_keys=True)
+    return sha256(text.encode()).hexdigest()
 
 
 class _QuoteFilter(logging.Filter):

@@ -17,10 +17,11 @@ from mcp_types import (
 from mcp_types import Tool as ServerTool
 from pydantic import ValidationError
 
-from agentrt.block import ToolResultState
+from agentrt._runtime.block import ToolResultState
+from agentrt._runtime.schema import SchemaError
+from agentrt._runtime.text import one_line
 from agentrt.errors import ToolError
 from agentrt.event import CustomEvent
-from agentrt.text import one_line
 from agentrt.tool.arguments import ArgumentsError, parse_arguments
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
@@ -35,10 +36,9 @@ from agentrt.tool.mcp.elicitation import (
     params_of,
 )
 from agentrt.tool.mcp.results import tool_response
-from agentrt.tool.mcp.schema import ForeignSchema, SchemaRefused, clean_schema, fingerprint_of
-from agentrt.tool.mcp.text import clean_text
+from agentrt.tool.mcp.text import clean_schema, clean_text, fingerprint_of, validator_of
 from agentrt.tool.to_response import failure
-from agentrt.types import JSONObject, ToolResponse
+from agentrt.types import JSONObject, ToolFlow, ToolResponse
 
 __all__ = ["PROGRESS", "MCPTool"]
 
@@ -58,13 +58,8 @@ class _StateExpired(Exception):
     """The server refuses the state of a call, since another process of the server gave it."""
 
 
-def _refuses_state(error: MCPError) -> bool:
-    data = error.data if isinstance(error.data, dict) else {}
-    return data.get("reason") == "invalid_request_state" or "requeststate" in error.message.lower()
-
-
 class _ToolServer(Protocol):
-    """What a tool needs of its toolset."""
+    """The part of its toolset that a tool uses."""
 
     name: str
 
@@ -80,19 +75,28 @@ class MCPTool(ToolBase):
     error_detail = "message"
 
     def __init__(
-        self, server: _ToolServer, tool: ServerTool, *, name: str, ask: bool, read_only: bool, timeout: float
+        self,
+        server: _ToolServer,
+        tool: ServerTool,
+        *,
+        name: str,
+        ask: bool,
+        read_only: bool,
+        timeout: float,
+        flow: ToolFlow | None = None,
     ) -> None:
         self._server = server
         self._server_name = tool.name
         self.name = name
         self.description = clean_text(tool.description or tool.title or "", _MAX_TOOL_DESCRIPTION)
-        self._schema = ForeignSchema(tool.input_schema)
+        self._schema = validator_of(tool.input_schema)
         self.input_schema = clean_schema({"type": "object", **tool.input_schema}, _MAX_TOOL_DESCRIPTION)
-        self._output_schema = None if tool.output_schema is None else ForeignSchema(tool.output_schema)
+        self._output_schema = None if tool.output_schema is None else validator_of(tool.output_schema)
         self.fingerprint = fingerprint_of(tool.name, tool.description or tool.title, tool.input_schema)
         self.ask = ask
         self.is_read_only = read_only
         self.timeout = timeout
+        self.flow = flow
 
     def _make_call_plan(self) -> CallPlan:
         properties = self.input_schema.get("properties")
@@ -230,7 +234,9 @@ class _Exchange:
             return outcome
         name = self._tool.name
         if isinstance(outcome, MCPError):
-            if _refuses_state(outcome) and self._kept.get("has_state"):
+            reason = outcome.data.get("reason") if isinstance(outcome.data, dict) else None
+            refuses_state = reason == "invalid_request_state" or "requeststate" in outcome.message.lower()
+            if refuses_state and self._kept.get("has_state"):
                 raise _StateExpired
             if outcome.message == "Session terminated":  # the server behind the URL was restarted
                 connection.mark_dead()
@@ -283,7 +289,7 @@ class _Exchange:
             return self._decline_secret()
         try:
             key = key_of(describe_question(self._server.name, self._tool.name, params))
-        except SchemaRefused as refused:
+        except SchemaError as refused:
             _logger.warning("the MCP server %r asked with a form that cannot be used: %s", self._server.name, refused)
             return ElicitResult(action="cancel")
         # In their order: a server may ask the same again because it did not accept the answer.
@@ -319,7 +325,7 @@ class _Exchange:
                 answer = self._known_answer(params) if self._is_repeated else None
                 if answer is not None:
                     known[key] = answer
-            except SchemaRefused as refused:
+            except SchemaError as refused:
                 return failure(
                     f"{self._tool.name} failed: its server asked with a form that cannot be used: {refused}."
                 )

@@ -9,14 +9,15 @@ from typing import Any, Literal
 
 import anyio
 
-from agentrt.block import DataBlock, TextBlock
+from agentrt._runtime.block import DataBlock, TextBlock
+from agentrt._runtime.options import check_seconds
+from agentrt._runtime.representation import never_raises, repr_as_call
+from agentrt._runtime.text import lazy_pattern, mask, one_line, repr_of
 from agentrt.errors import ConfigError, ToolConfigError, ToolError
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
-from agentrt.representation import never_raises, repr_as_call
-from agentrt.text import lazy_pattern, mask, one_line, repr_of
 from agentrt.tool.base import ToolBase
 from agentrt.tool.toolset import Toolset
+from agentrt.types import SignRequest, ToolFlow
 
 __all__ = ["MCPToolset"]
 
@@ -30,27 +31,20 @@ _SERVER_NAME = lazy_pattern(r"[A-Za-z0-9_-]{1,64}")
 _REFUSED_IN_NAMES = lazy_pattern(r"[^A-Za-z0-9_-]")
 
 
-@suggest_keywords(
-    args="write command=[program, *arguments]",
-    cwd="write directory=...",
-    allowed_tools="tools",
-    tool_filter="tools",
-    require_approval="ask",
-    tool_name_prefix="prefix",
-    token='write headers={"Authorization": "Bearer ..."}',
-)
 class MCPToolset(Toolset):
     """The tools of an MCP server: of a `command` that is started, of a `url`, or of a `server` object in memory.
 
     Nothing that a server says is trusted. The user is asked about each call, unless `ask` is `False`, or a list of
     patterns of the tools to ask about, such as `["write_*"]`. `tools` are patterns of the tools to offer. `read_only`
     says which tools you know to change nothing: they run again if the connection is lost in the middle of a call, and
-    what the server says about that is ignored. Patterns are matched with the server's own names. Arguments are checked
-    here before the server sees them.
+    what the server says about that is ignored. `flows` says what the outputs of tools may be taken for, by patterns, of
+    which the first that fits holds. Patterns are matched with the server's own names. Arguments are checked here before
+    the server sees them.
 
-    The environment of a `command` has PATH, HOME, LANG, and `env`. `timeout` holds for the start, for the list of tools
-    and for each call. With `on_failure="skip"` a server that cannot be used gives a warning, and the agent does without
-    its tools. Needs the extra `mcp`.
+    `headers` go with each request to a `url`; `auth` is a function of method, URL and body, sync or async, that returns
+    the headers which sign one. The environment of a `command` has PATH, HOME, LANG, and `env`. `timeout` holds for the
+    start, for the list of tools and for each call. With `on_failure="skip"` a server that cannot be used gives a
+    warning, and the agent does without its tools. Needs the extra `mcp`.
     """
 
     _start_scope: anyio.CancelScope | None = None  # of a start in progress, which closing ends
@@ -65,6 +59,7 @@ class MCPToolset(Toolset):
         server: Any = None,
         env: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
+        auth: SignRequest | None = None,
         directory: str | os.PathLike[str] | None = None,
         tools: Sequence[str] | None = None,
         prefix: str = "mcp__{name}__",
@@ -72,6 +67,7 @@ class MCPToolset(Toolset):
         read_only: bool | Sequence[str] = False,
         timeout: float = 60.0,
         on_failure: Literal["raise", "skip"] = "raise",
+        flows: Mapping[str, ToolFlow] | None = None,
     ) -> None:
         given_name: Any = name
         if not isinstance(given_name, str) or not _SERVER_NAME.fullmatch(given_name):
@@ -92,28 +88,21 @@ class MCPToolset(Toolset):
             raise ConfigError(
                 f'MCPToolset({name!r}, url=...) must begin with "https://" or "http://", not {mask(repr_of(url))}'
             )
-        self._url = url
-        self._object = server
+        self._url, self._object = url, server
         self._env = _checked_texts(name, "env", env, command is not None, "a server that is started by command=")
         self._headers = _checked_texts(name, "headers", headers, url is not None, "a server behind a url=")
+        self._auth = _checked_auth(name, auth, url)
         self._directory = None if directory is None else os.fspath(directory)
         self._chosen = None if tools is None else _checked_patterns(name, "tools", tools)
         self._asks = _checked_choice(name, "ask", ask)
         self._read_only = _checked_choice(name, "read_only", read_only)
+        self._flows = _checked_flows(name, flows)
         self._prefix = _checked_prefix(name, prefix)
-        seconds: Any = timeout
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
-            raise ConfigError(f"MCPToolset({name!r}, timeout=...) must be a number of seconds above 0, not {timeout!r}")
-        self._timeout = float(timeout)
-        if on_failure not in ("raise", "skip"):
-            raise ConfigError(
-                f'MCPToolset({name!r}, on_failure=...) must be "raise" or "skip", not {on_failure!r:.100}'
-            )
-        self._on_failure = on_failure
+        self._timeout = check_seconds(f"MCPToolset({name!r}, timeout=...)", timeout)
+        self._on_failure = _checked_on_failure(name, on_failure)
         self._connection: Any = None  # this, and what follows, while the toolset is open
         self._known: tuple[ToolBase, ...] | None = None
-        self._failures = 0
-        self._failed_at = 0.0
+        self._failures, self._failed_at = 0, 0.0
         self._opening: anyio.Lock | None = None
         self.problem: str | None = None
 
@@ -130,7 +119,7 @@ class MCPToolset(Toolset):
 
     @property
     def status(self) -> str:
-        """What `explain()` says of it."""
+        """Its status in `explain()`."""
         return f"skipped: {self.problem}" if self.problem else super().status
 
     async def open(self) -> None:
@@ -272,7 +261,8 @@ class MCPToolset(Toolset):
 
     def _warn_of_patterns(self, names: list[str]) -> None:
         """Warn of patterns that fit none of the tools: one that is misspelt in `ask` would let a call run unasked."""
-        for option, patterns in (("tools", self._chosen), ("ask", self._asks), ("read_only", self._read_only)):
+        options = ("tools", self._chosen), ("ask", self._asks), ("read_only", self._read_only), ("flows", self._flows)
+        for option, patterns in options:
             for pattern in () if patterns is None or isinstance(patterns, bool) else patterns:
                 if not any(fnmatchcase(name, pattern) for name in names):
                     _logger.warning(
@@ -294,14 +284,14 @@ class MCPToolset(Toolset):
             from agentrt.tool.mcp.http import ServerURL
             from agentrt.tool.mcp.stdio import ServerProcess
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "httpx2", "jsonschema"):
+            if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "httpx2"):
                 raise
             raise ConfigError('MCPToolset needs the package mcp: pip install "agentrt[mcp]"') from error
         target = self._object
         if self._command is not None:
             target = ServerProcess(self._command, self._env, self._directory)
         elif self._url is not None:
-            target = ServerURL(self._url, self._headers, self._timeout)
+            target = ServerURL(self._url, self._headers, self._auth, self._timeout)
         return Connection(self.name, target, self._note_change)
 
     def _note_change(self) -> None:
@@ -330,6 +320,7 @@ class MCPToolset(Toolset):
             "ask": _applies_to(self._asks, name),
             "read_only": _applies_to(self._read_only, name),
             "timeout": self._timeout,
+            "flow": next((flow for pattern, flow in self._flows.items() if fnmatchcase(name, pattern)), None),
         }
 
     def missing(self, names: Sequence[str]) -> list[str]:
@@ -380,6 +371,16 @@ def _checked_texts(name: str, word: str, given: Any, fits: bool, owner: str) -> 
     return dict(given)
 
 
+def _checked_auth(name: str, auth: SignRequest | None, url: str | None) -> SignRequest | None:
+    if auth is not None:
+        from agentrt._runtime.http import check_sign  # here, since most servers need no signature
+
+        check_sign(f"MCPToolset({name!r}, auth=...)", auth)
+        if url is None:
+            raise ConfigError(f"MCPToolset({name!r}, auth=...) is for a server behind a url=")
+    return auth
+
+
 def _checked_patterns(name: str, word: str, patterns: Any) -> list[str]:
     if isinstance(patterns, str) or not isinstance(patterns, Sequence) or not all(isinstance(p, str) for p in patterns):
         raise ConfigError(
@@ -391,6 +392,23 @@ def _checked_patterns(name: str, word: str, patterns: Any) -> list[str]:
 
 def _checked_choice(name: str, word: str, choice: Any) -> bool | list[str]:
     return choice if isinstance(choice, bool) else _checked_patterns(name, word, choice)
+
+
+def _checked_on_failure(name: str, choice: Any) -> str:
+    if choice not in ("raise", "skip"):
+        raise ConfigError(f'MCPToolset({name!r}, on_failure=...) must be "raise" or "skip", not {choice!r:.100}')
+    return str(choice)
+
+
+def _checked_flows(name: str, flows: Any) -> dict[str, ToolFlow]:
+    if flows is None:
+        return {}
+    if not isinstance(flows, Mapping) or not all(isinstance(flow, ToolFlow) for flow in flows.values()):
+        raise ConfigError(
+            f"MCPToolset({name!r}, flows=...) must be a dict of patterns and ToolFlows, not {flows!r:.200}"
+        )
+    patterns = _checked_patterns(name, "flows", list(flows))
+    return dict(zip(patterns, flows.values(), strict=True))
 
 
 def _checked_prefix(name: str, prefix: Any) -> str:

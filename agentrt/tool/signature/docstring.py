@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from agentrt.text import lazy_pattern
+from agentrt._runtime.text import lazy_pattern
 
 __all__ = ["parse_docstring"]
 

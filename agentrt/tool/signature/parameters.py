@@ -1,4 +1,4 @@
-"""What the parameters of a function mean to a model."""
+"""The parameters of a function, as a model sees them."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ __all__ = ["Signature"]
 
 @dataclass(slots=True)
 class Signature:
-    """What a function's parameters mean to a model; `context_name` is the parameter that takes the `ToolContext`.
+    """A function's parameters, as a model sees them; `context_name` is the parameter for the `ToolContext`.
 
     `defaults` are those of the function's defaults that have a JSON form, by the names of the parameters; `aliases` are
     the names that the model sees, where the parameters have others.

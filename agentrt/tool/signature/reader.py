@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 import types
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -9,15 +10,13 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic_core import to_jsonable_python
 
-from agentrt.chain.signature import signature_of
+from agentrt._runtime.chain.signature import signature_of
 from agentrt.errors import ToolConfigError
 from agentrt.tool.arguments import parser_by_types
 from agentrt.tool.context import ToolContext
-from agentrt.tool.signature.cache import cache_signature, cached_signature
 from agentrt.tool.signature.callables import bound_arguments, docstring_of, refuse, underlying
 from agentrt.tool.signature.docstring import parse_docstring
 from agentrt.tool.signature.parameters import Signature
-from agentrt.tool.signature.plain_types import compile_plain_types, is_field
 from agentrt.types import JSONObject, JSONSchema
 
 __all__ = ["context_parameter", "defaults_of", "read_signature"]
@@ -43,16 +42,9 @@ def read_signature(function: _Callable, hidden: Collection[str] = (), *, has_sch
     and `**kwargs` beside other parameters are left out of the schema. `has_schema` says that a schema was given, which
     may have arguments for `**kwargs`.
     """
-    if hidden or has_schema:
-        return _read_anew(function, hidden, has_schema=has_schema)
-    signature = cached_signature(function)
-    if signature is None:
-        signature = _read_anew(function, hidden, has_schema=False)
-        cache_signature(function, signature)
-    return signature
+    # Here, since loading pydantic takes as long as loading most of agentrt.
+    from agentrt.tool.signature.pydantic_types import compile_types
 
-
-def _read_anew(function: _Callable, hidden: Collection[str], *, has_schema: bool) -> Signature:
     parameters = _parameters(function)
     _refuse_unknown_presets(function, hidden, parameters)
     parameters = _without_hidden(function, parameters, hidden)
@@ -60,13 +52,7 @@ def _read_anew(function: _Callable, hidden: Collection[str], *, has_schema: bool
     context_name = _take_context(function, hints)
     has_keywords = _take_variable(function, hints, parameters)
     takes_more = has_keywords and (has_schema or not hints)  # by a schema, or by `**kwargs` alone
-    compiled = compile_plain_types(hints, parameters, takes_more=takes_more)
-    if compiled is None:
-        # Here, since loading pydantic takes as long as loading most of agentrt.
-        from agentrt.tool.signature.pydantic_types import compile_types
-
-        compiled = compile_types(function, hints, parameters, takes_more=takes_more)
-    validator, schema = compiled
+    validator, schema = compile_types(function, hints, parameters, takes_more=takes_more)
     properties = schema.get("properties", {})
     if len(properties) != len(hints):
         refuse(function, "two of its parameters have the same alias; give each its own")
@@ -125,6 +111,8 @@ def _read_hint(function: _Callable, parameter: inspect.Parameter) -> _Hint:
     written = getattr(hint, "__forward_arg__", hint)
     if parameter.kind in _VARIABLE:
         return Any  # left out, or refused for its kind, in words that fit better
+    if type(hint) is type and hint is not _EMPTY:
+        return hint  # as it would be below, for a twentieth of the time
     if hint is _EMPTY and name == "self":
         refuse(function, "it is a method without its object; pass a method of an instance, e.g. `store.search`")
     if hint is _EMPTY:
@@ -200,10 +188,16 @@ def _refuse_kind(function: _Callable, parameter: inspect.Parameter) -> None:
         refuse(function, f"a model cannot be told what to pass as *{parameter.name}; take a list instead")
 
 
+def _is_field(value: object) -> bool:
+    """Say whether the value comes from pydantic's `Field(...)`; before pydantic is loaded, none does."""
+    fields = sys.modules.get("pydantic.fields")
+    return fields is not None and isinstance(value, fields.FieldInfo)
+
+
 def _json_defaults(parameters: _ParametersByName) -> JSONObject:
     defaults: JSONObject = {}
     for name, parameter in parameters.items():
-        if parameter.default is not _EMPTY and not is_field(parameter.default):  # pydantic fills in those
+        if parameter.default is not _EMPTY and not _is_field(parameter.default):  # pydantic fills in those
             with suppress(ValueError):
                 defaults[name] = to_jsonable_python(parameter.default)
     return defaults
@@ -217,7 +211,7 @@ def _add_descriptions(schema: JSONSchema, parameters: _ParametersByName, functio
         if meaning:
             part.setdefault("description", meaning)
         default = parameters[name].default
-        if default is not _EMPTY and not is_field(default):
+        if default is not _EMPTY and not _is_field(default):
             with suppress(ValueError):  # one that has no JSON form: the model need not know it
                 json_default = to_jsonable_python(default)
                 json.dumps(json_default, allow_nan=False)

@@ -1,3 +1,3 @@
-"""Budgets: what replies, conversations and owners may spend."""
+"""Budgets of replies, conversations and owners."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""What replies and conversations have spent: accounts in the saved data of conversations."""
+"""Accounts of the spending of replies and conversations, in the saved data of conversations."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -22,9 +22,9 @@ __all__ = ["Account", "Ledger", "WorkTime"]
 
 
 class Account:
-    """What one reply or conversation has spent and may spend; `record` is part of the conversation's saved data.
+    """The spending and the budget of one reply or conversation; `record` is part of the conversation's saved data.
 
-    `estimates` are of calls in progress, and are not saved: nobody would take them back if the process were killed.
+    `estimates` are those of calls in progress, and are not saved: nobody would return them if the process were killed.
     """
 
     __slots__ = ("estimates", "limits", "record", "run", "scope", "seconds_at_work")
@@ -39,7 +39,7 @@ class Account:
         seconds_at_work: Callable[[], float],
     ) -> None:
         record = data.setdefault(scope, {})
-        # It was saved, and what is saved may have been damaged or written by anyone.
+        # Saved data may be damaged, or written by anyone.
         if not is_amounts(record):
             raise SessionCorrupt(
                 f"the saved conversation says that its {scope} has spent {record!r:.200}, which cannot be: its budget "
@@ -53,7 +53,7 @@ class Account:
         self.seconds_at_work = seconds_at_work
 
     def spent(self) -> Amounts:
-        """Return what has been spent, with the estimates of calls in progress and the seconds of what is at work."""
+        """Return the spending, including the estimates of calls in progress and the seconds of running work."""
         if "seconds" not in self.limits and not self.estimates:
             return self.record
         spent = {**self.record, "seconds": self.record.get("seconds", 0.0) + self.seconds_at_work()}
@@ -62,28 +62,28 @@ class Account:
         return spent
 
     def excess(self, limits: Amounts, amounts: Amounts) -> Excess | None:
-        """Return which of these limits does not allow the amounts."""
+        """Return the limit that does not allow the amounts."""
         return find_excess(limits, self.spent(), amounts)
 
     def add(self, amounts: Amounts) -> None:
-        """Count what was spent."""
+        """Count spending."""
         add_amounts(self.record, amounts)
 
     def reserve(self, amounts: Amounts) -> None:
-        """Count a call that is about to begin, or give back what it does not need any more, which is below 0."""
+        """Reserve the amounts of a call that is about to start; negative amounts return a reserve."""
         add_amounts(self.record, {counter: amount for counter, amount in amounts.items() if counter not in ESTIMATED})
         add_amounts(self.estimates, {counter: amount for counter, amount in amounts.items() if counter in ESTIMATED})
 
     def raise_limit(self, counter: str, amount: float) -> None:
-        """Add to a limit, which may then be warned of again."""
+        """Raise a limit, which may then cause a warning again."""
         self.add({raised(counter): amount})
         self.record.pop("warned", None)
 
 
 class WorkTime:
-    """How long models and tools have been at work for a reply: two at once count once, and waiting does not.
+    """The working time of models and tools for a reply: parallel work counts once, waiting does not count.
 
-    It is kept in the data of one reply, `scratch`, and so begins anew where a reply is resumed.
+    It is kept in the data of one reply, `scratch`, and so starts at 0 when a reply is resumed.
     """
 
     __slots__ = ("_clock", "_data")
@@ -93,16 +93,16 @@ class WorkTime:
         self._clock = clock
 
     def begin(self) -> None:
-        """Note that a call begins."""
+        """Record the start of a call."""
         at_work = self._data.get("at_work", 0)
-        if not at_work:  # what is at work already is being timed
+        if not at_work:  # otherwise the clock is already running
             self._data["since"] = self._clock()
         self._data["at_work"] = at_work + 1
 
     def end(self) -> float:
-        """Note that a call ends; returns the seconds of work that have not been counted yet, if it was the last."""
+        """Record the end of a call; if it was the last, returns the uncounted seconds of work."""
         at_work = self._data.get("at_work", 0)
-        if not at_work:  # it began in a reply that is over
+        if not at_work:  # it started in a reply that is over
             return 0.0
         seconds = self.elapsed() if at_work == 1 else 0.0
         self._data["at_work"] = at_work - 1
@@ -114,7 +114,7 @@ class WorkTime:
 
 
 class Ledger(HasLock):
-    """The accounts of replies and conversations that have a layer, for their own spending and that of sub-agents."""
+    """The accounts of replies and conversations with the layer, including the spending of their sub-agents."""
 
     def __init__(
         self, layer: object, reply: Budget | None, conversation: Budget | None, clock: Callable[[], float]
@@ -129,7 +129,7 @@ class Ledger(HasLock):
         self._clock = clock
 
     def runs(self, run: Run) -> Sequence[Run]:
-        """Return the replies that this one works for and this one, outermost first, as far as they have the layer."""
+        """Return this reply and the replies that it works for, outermost first, as far as they have the layer."""
         runs: list[Run] = []
         current: Run | None = run
         while current is not None:
@@ -140,9 +140,9 @@ class Ledger(HasLock):
         return runs
 
     def data(self, run: Run) -> dict[str, Any]:
-        """Return the layer's saved data of the conversation, in which that of its last reply is the reply's own."""
+        """Return the layer's saved data of the conversation, with the data of this reply in it."""
         data: dict[str, Any] = run.agent.state_of(self._layer)
-        # By its id: a reply that was parked and is resumed, maybe in another process, keeps what it has spent.
+        # By its id: a parked reply that is resumed, maybe in another process, keeps its spending.
         if data.get("reply_id") != run.id and not (run.ended and "reply_id" in data):
             data.update(reply_id=run.id, reply={}, entered=[])
             data.pop("stopped", None)
@@ -151,7 +151,7 @@ class Ledger(HasLock):
     def names(self, run: Run, key: str) -> list[str]:
         """Return a list of names in the saved data."""
         data = self.data(run)
-        if not isinstance(data.get(key), list):  # damaged: then a call counts again, or a warning is given again
+        if not isinstance(data.get(key), list):  # damaged: then a call counts again, or a warning is repeated
             data[key] = []
         names: list[str] = data[key]
         return names
@@ -162,19 +162,19 @@ class Ledger(HasLock):
         for run in runs:
             data = self.data(run)
             for scope, limits in self._limits.items():
-                # One that has ended left a task behind, and another reply may be counted by now.
+                # An ended reply left a task behind, and another reply may be counted by now.
                 if scope == "conversation" or data["reply_id"] == run.id:
                     estimates = run.scratch(self._layer).setdefault("estimates", {}).setdefault(scope, {})
                     accounts.append(Account(scope, run, limits, data, estimates, self.work_time(run).elapsed))
         return accounts
 
     def begin_work(self, run: Run) -> None:
-        """Note that a model or a tool begins to work for the reply, and so for those above it."""
+        """Record that a model or a tool starts to work for the reply, and so for those above it."""
         for one in self.runs(run):
             self.work_time(one).begin()
 
     def work_time(self, run: Run) -> WorkTime:
-        """Return how long the reply has been at work."""
+        """Return the working time of the reply."""
         return WorkTime(run.scratch(self._layer), self._clock)
 
     def reserve(self, accounts: Sequence[Account], call: str, amounts: Amounts) -> tuple[Account, Excess] | None:
@@ -189,13 +189,13 @@ class Ledger(HasLock):
         return None
 
     def give_back(self, accounts: Iterable[Account], amounts: Amounts) -> None:
-        """Give back what was reserved, which is below 0."""
+        """Return a reserve, as negative amounts."""
         with self.lock:
             for account in accounts:
                 account.reserve(amounts)
 
     def add(self, accounts: Iterable[Account], amounts: Amounts) -> None:
-        """Count what was spent."""
+        """Count spending."""
         with self.lock:
             for account in accounts:
                 account.add(amounts)

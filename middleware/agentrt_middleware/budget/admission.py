@@ -1,4 +1,4 @@
-"""One call that a budget has let through, and what was reserved for it."""
+"""One admitted call, and its reserve."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -13,11 +13,11 @@ from agentrt_middleware.budget.owners import OwnerAccounts
 __all__ = ["AdmittedCall", "AdmittedStream", "current_calls", "without_store"]
 
 current_calls: ContextVar[tuple["AdmittedCall", ...]] = ContextVar("agentrt_budget_calls", default=())
-"""The calls of models that the current task has begun and that have not answered yet."""
+"""The model calls of the current task without an answer yet."""
 
 
 class AdmittedCall:
-    """A call that may begin, with what was reserved for it in the accounts of its reply and those above."""
+    """An admitted call, with its reserve in the accounts of its reply and those above."""
 
     __slots__ = ("_is_closed", "_is_sent", "_ledger", "_owners", "accounts", "amounts", "layer", "owner_accounts")
 
@@ -32,27 +32,27 @@ class AdmittedCall:
         self.layer = layer
         self.amounts = amounts
         self.accounts: Sequence[Account] = ()
-        self.owner_accounts = owner_accounts  # what the store has said that was spent from each before
+        self.owner_accounts = owner_accounts  # with the spending of each before, from the store
         self._ledger = ledger
         self._owners = owners
         self._is_sent = self._is_closed = False
 
     @property
     def must_be_closed(self) -> bool:
-        """Whether something is still to be given back, or to be told to a store."""
+        """Whether a reserve is still to be returned, or a store to be informed."""
         return not self._is_sent or bool(self.owner_accounts) or len(self.amounts) > 1
 
     def send(self) -> bool:
-        """Note that a request reaches a model; `False` if it is not the first one, for which the call is counted."""
+        """Record a request to the model; returns whether it is the first, which the call has already counted."""
         is_first, self._is_sent = not self._is_sent, True
         return is_first
 
     async def close(self) -> None:
-        """Give back what the call did not use, and let the store know what it did; does nothing the second time."""
+        """Return the unused reserve, and report the spending to the store; only the first call has an effect."""
         if self._is_closed:
             return
         self._is_closed = True
-        # What was used is counted by now, so that the estimate need not stand for it any longer.
+        # The usage is counted by now, so the estimate is no longer needed.
         unused = {
             counter: -amount for counter, amount in self.amounts.items() if counter in ESTIMATED or not self._is_sent
         }
@@ -95,5 +95,5 @@ class AdmittedStream:
 
 
 def without_store(response: ChatResponse) -> ChatResponse:
-    """Return the response with a mark that it is not to be kept for later, since it answers more than was asked."""
+    """Return the response marked as not cacheable, since it answers more than the request."""
     return replace(response, metadata={**(response.metadata or {}), "no_store": True})

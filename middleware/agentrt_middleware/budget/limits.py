@@ -1,4 +1,4 @@
-"""What may be spent: limits in tokens, money, calls and seconds, and whether they allow another call."""
+"""Budgets: limits in tokens, money, calls and seconds, and the check of a further call."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from math import ceil, floor
 from typing import Any
 
 from agentrt.errors import MiddlewareConfigError
-from agentrt.keywords import suggest_keywords
 from agentrt_middleware.validation import check_choice, check_number
 
 __all__ = [
@@ -27,39 +26,27 @@ __all__ = [
 ]
 
 COUNTERS = ("tokens", "cost", "model_calls", "tool_calls", "seconds")
-"""What is counted."""
+"""The counters of a budget."""
 
 ESTIMATED = ("tokens", "cost")
-"""What of it is known only after a call, and is estimated until then."""
+"""The counters that are known only after a call, and estimated until then."""
 
 Amounts = Mapping[str, float]
-"""How much, by counter; in what was spent, "raised_tokens" and the like say what was added to a limit."""
+"""Amounts by counter; in the spending, "raised_tokens" and the like are additions to a limit."""
 
 _CALLS = ("model_calls", "tool_calls")
 MAX_AMOUNT = 1e15
 """The largest limit: up to here a float counts in steps of 1."""
 _PERIODS = ("hour", "day", "month")
-_ROUNDING_ERROR = 1e-6  # of sums of what was reserved and given back
+_ROUNDING_ERROR = 1e-6  # of sums of reserves
 
 
-@suggest_keywords(
-    max_tokens="tokens",
-    token_budget="tokens",
-    total_tokens_limit="tokens",
-    max_cost="cost",
-    request_limit="model_calls",
-    run_limit="model_calls",
-    tool_calls_limit="tool_calls",
-    timeout="seconds",
-    max_seconds="seconds",
-    period="per",
-)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """How much may be spent, at least one of: tokens, cost, calls of models and of tools, and seconds of their work.
+    """A budget with at least one limit: tokens, cost, calls of models and of tools, and seconds of their work.
 
-    `per` is for the budget of an owner, which begins anew with each "hour", "day" or "month" of UTC, or after so many
-    seconds.
+    `per` is for the budget of an owner, which is renewed with each "hour", "day" or "month" of UTC, or after a number
+    of seconds.
     """
 
     tokens: float | None = None
@@ -70,7 +57,7 @@ class Budget:
     per: str | float | None = None
 
     def __post_init__(self) -> None:
-        # As what they may be, whatever the annotations say.
+        # Untyped, since callers may ignore the annotations.
         for counter in COUNTERS:
             value: object = getattr(self, counter)
             if value is None:
@@ -98,13 +85,13 @@ class Budget:
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits that were given, by what they count."""
+        """The given limits, by counter."""
         return {counter: limit for counter in COUNTERS if (limit := getattr(self, counter)) is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A limit that does not allow another call; `amount` is what that call would take of it."""
+    """A limit that does not allow a further call; `amount` is that call's share."""
 
     counter: str
     limit: float
@@ -112,24 +99,24 @@ class Excess:
     amount: float = 0.0
 
     def raise_in_steps(self, step: float) -> float:
-        """Return what to add to the limit so that it allows the call: as many steps as it takes, one at least."""
+        """Return the addition that makes the limit allow the call: as many steps as needed, at least one."""
         step = float(ceil(step)) if self.counter in _CALLS else step
         beyond = self.spent - self.limit
         return step * max(1, floor(beyond / step) + 1, ceil((beyond + self.amount) / step))
 
 
 def find_excess(limits: Amounts, spent: Amounts, amounts: Amounts) -> Excess | None:
-    """Return the first limit that is used up, or that the amounts would exceed; `None` if they may be spent."""
+    """Return the first limit that is used up, or that the amounts would exceed; `None` if they are allowed."""
     for counter in limits:
         limit, before = limit_of(limits, spent, counter), spent.get(counter, 0.0)
-        # The first of the two where nothing is reserved, since what a call will take is then not known.
+        # Without a reserve, only the first check applies, since the amount of a call is then unknown.
         if before >= limit or before + amounts.get(counter, 0.0) > limit:
             return Excess(counter, limit, before, amounts.get(counter, 0.0))
     return None
 
 
 def find_near(limits: Amounts, spent: Amounts, share: float) -> Excess | None:
-    """Return the first limit of which this share is spent."""
+    """Return the first limit whose share is spent."""
     for counter in limits:
         limit, before = limit_of(limits, spent, counter), spent.get(counter, 0.0)
         if before >= share * limit:
@@ -138,34 +125,34 @@ def find_near(limits: Amounts, spent: Amounts, share: float) -> Excess | None:
 
 
 def without(spent: Amounts, amounts: Amounts) -> Amounts:
-    """Return what was spent before these amounts were."""
+    """Return the spending before these amounts."""
     return {**spent, **{counter: spent.get(counter, 0.0) - amount for counter, amount in amounts.items()}}
 
 
 def add_amounts(counted: dict[str, Any], amounts: Amounts) -> None:
-    """Add what was spent to what is counted, or take away what is given back."""
+    """Add spending to the counters; negative amounts are subtracted."""
     for counter, amount in amounts.items():
-        # What is given back was counted, but in another order a float may fall short of it.
+        # A returned amount was counted before, but float sums depend on the order and may fall short.
         counted[counter] = max(0.0, counted.get(counter, 0) + amount)
 
 
 def limits_for(limits: Amounts, call: str) -> Amounts:
-    """Return the limits that hold for calls of that kind: of how many tools are called, models know nothing."""
+    """Return the limits for calls of that kind: the number of tool calls does not limit model calls."""
     return {counter: limit for counter, limit in limits.items() if counter == call or counter not in _CALLS}
 
 
 def limit_of(limits: Amounts, spent: Amounts, counter: str) -> float:
-    """Return the limit with what was added to it since."""
+    """Return the limit including its raises."""
     return limits[counter] + spent.get(raised(counter), 0)
 
 
 def raised(counter: str) -> str:
-    """Return the name of what was added to a limit."""
+    """Return the counter of a limit's raises."""
     return f"raised_{counter}"
 
 
 def is_amounts(value: object, names: Iterable[str] = (*COUNTERS, *map(raised, COUNTERS))) -> bool:
-    """Say whether the value holds how much was spent: finite numbers, none of them below zero."""
+    """Say whether the value is valid spending: finite numbers of at least 0."""
     if not isinstance(value, Mapping):
         return False
     for name in names:

@@ -1,4 +1,4 @@
-"""Budgets: replies, conversations and their owners spend so much, and no more."""
+"""Budgets: limits the spending of replies, conversations and their owners."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -17,7 +17,6 @@ from agentrt.hooks import (
     NextCompressContext,
     NextModelCall,
 )
-from agentrt.keywords import suggest_keywords
 from agentrt.message import HintBlock, TextBlock, ToolCallBlock, ToolResultState, UserMsg
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult, WireRecord
 from agentrt.types import STRUCTURED_OUTPUT, ToolChunk, ToolResponse
@@ -38,40 +37,29 @@ from agentrt_middleware.tool_calls.question import Answer, Question
 __all__ = ["BudgetMiddleware"]
 
 _logger = logging.getLogger("agentrt")
-_MAX_OUTPUT = 4_096  # tokens that an answer may have, where the settings of its model do not limit it
+_MAX_OUTPUT = 4_096  # tokens of an answer, if its model's settings do not limit it
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")  # in the settings of models
-_DENIED = "Not run: the budget is used up."
+_REFUSAL = "Not run: the budget is used up."
 
 
-@suggest_keywords(
-    limit="reply",
-    run="reply",
-    thread="conversation",
-    session="conversation",
-    user="owner",
-    user_id="owner_id",
-    key="owner_id",
-    exit_behavior="on_exceed",
-    message="stop_message",
-    cost_of="prices",
-)
 class BudgetMiddleware(MiddlewareBase):
-    """Lets replies, conversations and their owners spend what their budgets allow, and begin no call beyond that.
+    """Limits the spending of replies, conversations and their owners, and refuses calls beyond their budgets.
 
-    What reaches a model counts, with all attempts, and every tool call; what sub-agents spend counts in each reply
-    above them too. `owner_id` says whose the budget `owner` is: a str, or a function of the agent. `store` counts what
-    owners spend: in memory, or with a `SQLiteBudgetStore` or `RedisBudgetStore` for all processes. While it fails,
-    nothing begins, or with `on_store_error="open"` owners spend what they like. `clock` is in seconds since the epoch.
+    Every request to a model counts, including all attempts, and every tool call; the spending of sub-agents counts in
+    each reply above them too. `owner_id` identifies the owner of the budget `owner`: a str, or a function of the agent.
+    `store` counts the spending of owners: in memory, or with a `SQLiteBudgetStore` or `RedisBudgetStore` for all
+    processes. While it fails, no call starts; with `on_store_error="open"`, owners are not limited. `clock` is in
+    seconds since the epoch.
 
-    `weights` are what a token counts of input, output and cached input. `prices` say what a call costs: "genai" (extra
-    `prices`), where those in the `capabilities` of a model win, a table as `UsageMiddleware` takes it, or a function of
-    a model and a `ChatUsage`; they are needed where a `cost` is limited. With `reserve=True`, a call begins only if its
+    `weights` are the weights of a token of input, output and cached input. `prices` are the prices of calls: "genai"
+    (extra `prices`), which the `capabilities` of a model override, a table as for `UsageMiddleware`, or a function of a
+    model and a `ChatUsage`; they are required for a limit of `cost`. With `reserve=True`, a call starts only if its
     estimate fits too.
 
-    At `warn_at` of a limit, listeners see a `CustomEvent` "budget_warning" and the model a hint to come to an end, once
-    for each scope. What follows when a limit is reached is `on_exceed`: "stop" ends the reply with `stop_message`,
-    "raise" raises `BudgetExceeded`, and "ask" asks the user, whose yes adds `raise_by` of the limit to it, or the
-    amount that the user says.
+    At `warn_at` of a limit, listeners see a `CustomEvent` "budget_warning", and the model a hint to finish, once for
+    each scope. `on_exceed` is the reaction to a reached limit: "stop" ends the reply with `stop_message`, "raise"
+    raises `BudgetExceeded`, and "ask" asks the user, whose yes raises the limit by the share `raise_by`, or by the
+    amount that the user enters.
     """
 
     emits = True
@@ -157,12 +145,12 @@ class BudgetMiddleware(MiddlewareBase):
         run, model = agent.run, input_kwargs["current_model"]
         if self._prices is not None and not self._prices.covers(model):
             self._refuse_unpriced(run, model)
-        # Before anything is reserved: a tool call of this reply could not begin.
+        # Before anything is reserved: a tool call of this reply could not start.
         if self._scopes.ledger.data(run).get("stopped"):
             self._stop(agent)
         call, answer = await self._admit(agent, "model_calls", self._estimate(agent, input_kwargs))
         if isinstance(call, BudgetRefusal):
-            # A request beside the round, such as a judge's, cannot be put off until the user has answered.
+            # A request outside the rounds, such as a judge's, cannot wait for the user's answer.
             if not run.is_internal and self._may_ask(agent) and (answer is None or answer.confirmed):
                 text, values = self._question_for(call)
                 return self._question.response(agent, text, **values)
@@ -171,7 +159,7 @@ class BudgetMiddleware(MiddlewareBase):
         messages = input_kwargs["messages"]
         if hints:
             messages = [*messages, UserMsg("runtime", [HintBlock(" ".join(hints), "budget")])]
-        # For as long as the request is being sent, so that the first one is known to be counted already.
+        # While the request is being sent, so that the first one is known to be counted.
         token = current_calls.set((*current_calls.get(), call))
         try:
             result = await next_handler(messages=messages)
@@ -190,7 +178,7 @@ class BudgetMiddleware(MiddlewareBase):
     async def on_compress_context(
         self, agent: AgentBase, input_kwargs: CompressContextValues, next_handler: NextCompressContext
     ) -> None:
-        # A summary could not ask the user. The round that follows asks, and shortens the history once it may begin.
+        # A summary cannot ask the user. The next round asks, and compresses the context once it may start.
         if self._may_ask(agent) and agent.state.reply_context is not None:
             call, answer = await self._admit(agent, "model_calls", {})
             if isinstance(call, BudgetRefusal):
@@ -209,7 +197,7 @@ class BudgetMiddleware(MiddlewareBase):
                 yield item
             return
         entered = self._scopes.ledger.names(run, "entered")
-        # Such a call has begun already, and has waited for an answer since, or was cut off with its process.
+        # Such a call has already started, and has waited for an answer since, or was cut off with its process.
         if tool_call.id not in entered:
             call, answer = await self._admit(agent, "tool_calls", {"tool_calls": 1}, tool_call)
             if isinstance(call, BudgetRefusal):
@@ -220,9 +208,9 @@ class BudgetMiddleware(MiddlewareBase):
                     return
                 if self.on_exceed == "raise" or not isinstance(agent, Agent):
                     self._refuse(agent, call)
-                # Its neighbours run to their ends, and then the reply stops.
+                # Parallel calls run to their end, and then the reply stops.
                 self._stop_later(run, call)
-                yield ToolResponse([TextBlock(_DENIED)], ToolResultState.DENIED)
+                yield ToolResponse([TextBlock(_REFUSAL)], ToolResultState.DENIED)
                 return
             entered.append(tool_call.id)
         self._scopes.ledger.begin_work(run)
@@ -238,22 +226,22 @@ class BudgetMiddleware(MiddlewareBase):
             await self._scopes.tell_stores()
 
     def _is_free(self, run: Run, tool_call: ToolCallBlock) -> bool:
-        """Say whether a call counts as none: the answer in its form, or a question to the user."""
+        """Say whether a call is free: the structured answer, or a question to the user."""
         tool = run.toolkit.get(tool_call.name)
         return tool_call.name == STRUCTURED_OUTPUT or (tool is not None and tool.is_hidden)
 
-    # What is spent
+    # Spending
 
     def _amounts(self, model: ChatModelBase, usage: ChatUsage) -> Amounts:
-        """Return what a call with this usage spends."""
-        # A provider may report anything, and nothing of it may give back what was spent.
+        """Return the amounts of a call with this usage."""
+        # A provider may report anything, but it must never reduce the spending.
         total, output = max(usage.input_tokens, 0), max(usage.output_tokens, 0)
         cached = min(max(usage.cache_input_tokens, 0), total)
         counts = (total - cached, output, cached)
         amounts = {"tokens": sum(count * weight for count, weight in zip(counts, self.weights, strict=True))}
         if self._prices is not None:
             cost = self._prices.cost(model, usage)
-            if cost is None:  # of a fallback, say, which is known only now
+            if cost is None:  # such as a fallback's, which is known only now
                 if model.model not in self._unpriced:
                     self._unpriced.add(model.model)
                     _logger.warning("model %r has no price: its call counts as the whole cost limit", model.model)
@@ -262,7 +250,7 @@ class BudgetMiddleware(MiddlewareBase):
         return amounts
 
     def _estimate(self, agent: AgentBase, values: ModelCallValues) -> Amounts:
-        """Return what to reserve for a call: itself, and with `reserve` the most that it should use."""
+        """Return the reserve of a call: the call itself, and with `reserve` its maximum amounts."""
         amounts: dict[str, float] = {"model_calls": 1}
         if self.reserve:
             model = values["current_model"]
@@ -273,12 +261,12 @@ class BudgetMiddleware(MiddlewareBase):
             amounts.update(self._amounts(model, ChatUsage(request, output)))
         return amounts
 
-    # What may begin
+    # Admission
 
     async def _admit(
         self, agent: AgentBase, kind: str, amounts: Amounts, tool_call: ToolCallBlock | None = None
     ) -> tuple[AdmittedCall | BudgetRefusal, Answer | None]:
-        """Let a call begin, also by what the user has just allowed; returns that answer too."""
+        """Admit a call, perhaps because the user has just allowed it; returns that answer too."""
         run = agent.run
         answer = None
         if self._may_ask(agent) and not (tool_call is None and run.is_internal):
@@ -287,27 +275,27 @@ class BudgetMiddleware(MiddlewareBase):
         if isinstance(call, BudgetRefusal) and answer is not None and answer.confirmed:
             asked_for = answer.input["scope"], answer.input["counter"]
             amount: float = answer.input["amount"]
-            # Not for another limit, and nothing where another yes was enough for both.
+            # Not for another limit, and not if another yes already covered both.
             if asked_for == (call.scope, call.excess.counter) and 0 < amount <= MAX_AMOUNT:
                 await self._scopes.raise_limit(call, amount)
                 call = await self._scopes.admit(run, kind, amounts)
         return call, answer
 
     def _may_ask(self, agent: AgentBase) -> TypeGuard[Agent]:
-        """Say whether the user can be asked: not in sub-agents, to which an inherited layer brings no question."""
+        """Say whether the user can be asked: not in sub-agents, where an inherited layer has no question."""
         if self.on_exceed != "ask" or not isinstance(agent, Agent):
             return False
         return agent.run.toolkit.get(self._question.name) is self._question
 
     def _question_for(self, refusal: BudgetRefusal) -> tuple[str, dict[str, Any]]:
-        """Return the question to the user in words, and the values that the user may change."""
+        """Return the text of the question to the user, and its values, which the user may change."""
         counter = refusal.excess.counter
         limit = getattr(self, refusal.scope).limits[counter]
         amount = refusal.excess.raise_in_steps(self.raise_by * limit)
         return question_of(refusal, amount), {"scope": refusal.scope, "counter": counter, "amount": amount}
 
     def _refuse(self, agent: AgentBase, refusal: BudgetRefusal) -> NoReturn:
-        # An agent that writes its own reply has no steps that could be ended.
+        # A custom agent has no steps that could be ended.
         if self.on_exceed != "raise" and isinstance(agent, Agent):
             self._stop(agent, refusal)
         raise error_of(refusal)
@@ -315,13 +303,13 @@ class BudgetMiddleware(MiddlewareBase):
     def _stop(self, agent: AgentBase, refusal: BudgetRefusal | None = None) -> None:
         try:
             agent.run.stop("exceed_budget", self.stop_message)
-        except UsageError:  # no reply is in progress: the history is being shortened
+        except UsageError:  # no reply is in progress: the context is being compressed
             if refusal is not None:
                 raise error_of(refusal) from None
 
     def _stop_later(self, run: Run, refusal: BudgetRefusal) -> None:
-        """Stop all replies that spend from the used-up scope before they ask a model again."""
-        # The reply above a sub-agent can ask the user for more.
+        """Stop all replies of the used-up scope before their next model call."""
+        # The reply above a sub-agent can ask the user.
         runs = [run] if self.on_exceed == "ask" else self._scopes.ledger.runs(run)
         for one in runs[runs.index(refusal.run) if refusal.run in runs else 0 :]:
             self._scopes.ledger.data(one)["stopped"] = True
@@ -335,13 +323,13 @@ class BudgetMiddleware(MiddlewareBase):
             ),
             counter="cost",
             limit=self._most_cost,
-            reply_id=run.root.id,  # in a sub-agent too, this is a mistake of the program
+            reply_id=run.root.id,  # even in a sub-agent, this is a mistake of the program
         )
 
-    # What is nearly used up
+    # Warnings
 
     def _warn(self, agent: AgentBase, call: AdmittedCall) -> list[str]:
-        """Announce what of this reply's own scopes is nearly used up; returns that in words for the model."""
+        """Announce this reply's own scopes that are nearly used up; returns a hint for the model."""
         if self.warn_at is None:
             return []
         run, hints = agent.run, []

@@ -1,4 +1,4 @@
-"""The options of a budget, checked."""
+"""Checks of the options of a budget."""
 
 from inspect import iscoroutinefunction
 from typing import Any
@@ -35,7 +35,7 @@ def check_budgets(reply: object, conversation: object, owner: object) -> None:
 
 
 def check_owner(owner: Budget | None, owner_id: object, store: object) -> None:
-    """Raise `MiddlewareConfigError` unless it is known whose the owner's budget is, and for how long."""
+    """Raise `MiddlewareConfigError` unless the owner and the period of its budget are given."""
     if owner is None:
         for option, value in (("owner_id", owner_id), ("store", store)):
             if value is not None:
@@ -49,7 +49,7 @@ def check_owner(owner: Budget | None, owner_id: object, store: object) -> None:
             "BudgetMiddleware(owner=...) needs a period: write Budget(..., per='day'), or 'hour', 'month' or a number "
             "of seconds"
         )
-    # A coroutine would never be awaited, and a class would make an object that is not a str.
+    # A coroutine would never be awaited, and a class would return an object that is not a str.
     is_function = callable(owner_id) and not isinstance(owner_id, type) and not iscoroutinefunction(owner_id)
     if not (is_function or (isinstance(owner_id, str) and owner_id)):
         raise MiddlewareConfigError(
@@ -69,14 +69,14 @@ def check_behaviour(
     reserve: object,
     on_store_error: object,
 ) -> None:
-    """Raise `MiddlewareConfigError` for what cannot be done when a budget is nearly or wholly used up."""
+    """Raise `MiddlewareConfigError` for invalid reactions to a nearly or fully used-up budget."""
     option = "BudgetMiddleware({}=...)".format
     rates: Any = weights if isinstance(weights, (list, tuple)) else ()
     if len(rates) != 3:
         raise MiddlewareConfigError(
             f"{option('weights')} must be three numbers, for input, output and cached input, not {weights!r:.200}"
         )
-    # Some may be 0: cached input that costs nothing, say.
+    # Some may be 0, such as free cached input.
     for weight in rates:
         check_number(option("weights"), weight, least=0)
         _check_magnitude(option("weights"), weight)

@@ -1,4 +1,4 @@
-"""The budgets of owners: one account for each in each period, in a store that may be shared, and may fail."""
+"""The budgets of owners: one account per owner and period, in a store that may be shared, and may fail."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -18,19 +18,19 @@ from agentrt_middleware.stores.lock import HasLock
 __all__ = ["OwnerAccounts", "StoreFailure"]
 
 _logger = logging.getLogger("agentrt")
-_TOLERATED_SETBACK = 60.0  # seconds by which a clock may be set back, as clocks are that are kept exact
-_KEPT_LONGER = 86_400.0  # seconds after its period for which an account is kept: a call may end late
+_TOLERATED_SETBACK = 60.0  # seconds: adjusted clocks may go back this far
+_KEPT_LONGER = 86_400.0  # seconds: an account outlives its period, since a call may end late
 _POLICIES = {"closed": "what owners may spend counts as used up", "open": "owners may spend what they like"}
 
 
 class StoreFailure(Exception):
-    """It is not known what an owner has spent."""
+    """The spending of an owner is unknown."""
 
 
 class OwnerAccounts(HasLock):
-    """What owners have spent, in `store`; copies of a middleware share one of these.
+    """The spending of owners, in `store`; copies of a middleware share it.
 
-    What cannot be told to the store is kept, and told later.
+    Reports that the store does not accept are kept, and repeated later.
     """
 
     def __init__(self, budget: Budget, store: BudgetStore, on_store_error: str, clock: Callable[[], float]) -> None:
@@ -49,13 +49,13 @@ class OwnerAccounts(HasLock):
     def account_of(self, owner: str) -> str:
         """Return the name of the owner's account in this period."""
         name, _ = period_at(self._per, self._now())
-        # Hashed, since a store's keys are shown in places where the address of a customer does not belong.
+        # Hashed, since a store's keys are visible where a customer's address does not belong.
         return f"{name}:{sha256(owner.encode('utf-8', 'backslashreplace')).hexdigest()[:32]}"
 
     async def reserve(self, account: str, limits: Amounts, amounts: Amounts) -> tuple[Excess | None, Amounts]:
-        """Count the amounts if the limits allow them; returns the limit that does not, and what was spent before.
+        """Count the amounts if the limits allow them; returns the refusing limit, and the spending before.
 
-        Raises `StoreFailure` where that is not known, unless owners may spend what they like meanwhile.
+        Raises `StoreFailure` if the spending is unknown, unless owners are not limited meanwhile.
         """
         try:
             self._check_clock()
@@ -67,23 +67,23 @@ class OwnerAccounts(HasLock):
         except StoreFailure:
             if not self._fails_open:
                 raise
-            self.add(account, amounts)  # it learns of this call when it is back
+            self.add(account, amounts)  # this call is reported when it is back
             return None, {}
 
     def add(self, account: str, amounts: Amounts) -> None:
-        """Count what was spent, or give back what was reserved; the store learns of it by `tell`."""
+        """Count spending, or return a reserve; `tell` reports it to the store."""
         with self.lock:
             untold = self._untold.setdefault(account, {})
             for counter, amount in amounts.items():
                 untold[counter] = untold.get(counter, 0.0) + amount
 
     async def tell(self) -> None:
-        """Tell the store what was spent."""
+        """Report spending to the store."""
         with self.lock:
-            # Taken out before anything is awaited, so that the store hears of nothing twice.
+            # Removed before any await, so that nothing is reported twice.
             untold, self._untold = self._untold, {}
         try:
-            while untold and not self._guard.is_resting:  # what it is not asked, it does not count
+            while untold and not self._guard.is_resting:  # without a request, nothing is counted
                 account, amounts = untold.popitem()
                 await self._settle(account, amounts)
         finally:
@@ -91,7 +91,7 @@ class OwnerAccounts(HasLock):
                 self.add(account, amounts)
 
     async def _reserve(self, account: str, limits: Amounts, amounts: Amounts) -> tuple[Any] | None:
-        """Return what the store says to these amounts, in a tuple, or `None` if it fails."""
+        """Return the store's answer to these amounts, in a tuple, or `None` if it fails."""
         answers: list[tuple[Any] | None] = []
 
         async def ask() -> None:
@@ -100,7 +100,7 @@ class OwnerAccounts(HasLock):
         try:
             await self._to_the_end(ask)
         except BaseException:
-            # The caller has not learned what was granted, and so cannot give it back.
+            # The caller does not know the granted amounts, and so cannot return them.
             with suppress(Exception):  # an answer may be of any class, or missing
                 if answers[0] is not None and answers[0][0][0] is True:
                     self.add(account, {counter: -amount for counter, amount in amounts.items()})
@@ -108,7 +108,7 @@ class OwnerAccounts(HasLock):
         return answers[0] if answers else None
 
     async def _settle(self, account: str, amounts: Amounts) -> None:
-        """Tell the store what was spent from an account; what it does not learn is kept."""
+        """Report the spending of an account to the store; a failed report is kept."""
 
         async def ask() -> None:
             answer = None
@@ -116,13 +116,13 @@ class OwnerAccounts(HasLock):
                 answer = await self._guard.ask(partial(self._store.settle, account, amounts, self._ttl()))
             finally:
                 if answer is None:
-                    # It may have been counted all the same. Rather twice than not at all, and given back at most once.
+                    # It may have been counted anyway. Spending rather twice than not at all; returns at most once.
                     self.add(account, {counter: amount for counter, amount in amounts.items() if amount > 0})
 
         await self._to_the_end(ask)
 
     async def _to_the_end(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """Run a question to the store to its end, also for a caller who is cancelled: what it counts is known then.
+        """Run a request to the store to its end, even for a cancelled caller, so that its outcome is known.
 
         The guard bounds the time.
         """
@@ -135,22 +135,22 @@ class OwnerAccounts(HasLock):
             if self._answers_at_once:
                 await ask()
                 return
-            # In a task of its own, since a `task.cancel()` of asyncio goes through shields.
+            # In a separate task, since asyncio's `task.cancel()` goes through shields.
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(run)
 
     def _check_answer(self, answer: Any, limits: Amounts, amounts: Amounts) -> tuple[Excess | None, Amounts]:
-        """Return what the store has answered; raises `StoreFailure` for what no account can say."""
+        """Return the store's answer; raises `StoreFailure` for an invalid one."""
         with suppress(Exception):  # it may be an object of any class
             may_add, spent = answer
             if isinstance(may_add, bool) and is_amounts(spent):
                 before = spent
                 if may_add:
                     before = without(spent, amounts)
-                    # Added and taken away again, a float may be a little larger than it was.
+                    # After adding and subtracting, a float may be slightly larger than before.
                     limits = {name: limit * (1 + 1e-9 * (name in amounts)) for name, limit in limits.items()}
                 excess = find_excess(limits, before, amounts)
-                # What it says and what it counts must be the same.
+                # Its answer and its counters must agree.
                 if is_amounts(before) and may_add == (excess is None):
                     return excess, before
         self._warn("answer", f"{type(self._store).__name__} holds something that no budget has written")
@@ -162,14 +162,14 @@ class OwnerAccounts(HasLock):
             raise StoreFailure("the clock was set back")
 
     def _now(self) -> float:
-        self._latest = max(self._latest, self._clock())  # never back into a period that was spent already
+        self._latest = max(self._latest, self._clock())  # never back into an earlier period
         return self._latest
 
     def _ttl(self) -> float:
         return period_at(self._per, self._now())[1] + _KEPT_LONGER
 
     def _warn(self, subject: str, problem: str) -> None:
-        """Log a problem the first time that it occurs."""
+        """Log a problem when it first occurs."""
         if subject not in self._warned:
             self._warned.add(subject)
             consequence = _POLICIES["open" if self._fails_open else "closed"]

@@ -1,4 +1,4 @@
-"""Periods of a budget: which one a moment is in, and how long that lasts."""
+"""Periods of a budget: the current one, and its end."""
 
 from calendar import monthrange
 from datetime import UTC, datetime, timedelta
@@ -7,7 +7,7 @@ __all__ = ["period_at"]
 
 
 def period_at(per: str | float, now: float) -> tuple[str, float]:
-    """Return the name of the period that the moment is in, and the seconds until its end.
+    """Return the name of the period of a moment, and the seconds until its end.
 
     `per` is "hour", "day" or "month" of UTC, or a number of seconds, counted from the beginning of 1970.
     """

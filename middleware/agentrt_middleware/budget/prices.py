@@ -1,13 +1,13 @@
-"""What a call costs, for budgets: known before the call, or the call is not made."""
+"""The cost of a call, for budgets: it must be known before the call."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from agentrt.errors import ConfigError, MiddlewareConfigError
 from agentrt.model import ChatModelBase, ChatUsage
+from agentrt.model.catalog.rates import CostOfCall, check_price_table, cost_at
 from agentrt_middleware.budget.limits import MAX_AMOUNT
 from agentrt_middleware.usage.genai_prices import genai_prices
-from agentrt_middleware.usage.prices import CostOfCall, check_price_table, cost_at
 
 __all__ = ["CallPrices", "Prices"]
 
@@ -19,7 +19,7 @@ _ANY_USAGE = ChatUsage(1_000, 1_000)
 
 
 class CallPrices:
-    """What calls cost, by prices that may not cover every model."""
+    """The cost of calls, by prices that may not cover every model."""
 
     def __init__(self, prices: object) -> None:
         self._table = check_price_table(_OPTION, prices) if isinstance(prices, Mapping) else None
@@ -39,22 +39,22 @@ class CallPrices:
             )
 
     def covers(self, model: ChatModelBase) -> bool:
-        """Say whether the model has a price; asked once for each that has one, as prices may take long to find."""
+        """Say whether the model has a price; checked once for each that has one, since finding prices may be slow."""
         key = (type(model), model.account, model.model)
         if key not in self._known and self.cost(model, _ANY_USAGE) is not None:
             self._known.add(key)
         return key in self._known
 
     def cost(self, model: ChatModelBase, usage: ChatUsage) -> float | None:
-        """Return what a call cost, `None` if it has no price."""
+        """Return the cost of a call, `None` if it has no price."""
         if self._table is not None:
             rates = self._table.get(model.model)
             cost = None if rates is None else cost_at(rates, usage)
         else:
             try:
-                known: Any = self._cost_of(model, usage)  # of a Decimal, say
+                known: Any = self._cost_of(model, usage)  # may be a Decimal
                 cost = None if known is None or isinstance(known, (bool, str)) else float(known)
             except Exception:  # noqa: BLE001  # a function of the user's own, which may raise anything
                 return None
-        # More than any limit is a mistake, of which no sum could be kept.
+        # More than any limit is a mistake, and its sum could not be stored.
         return cost if cost is not None and 0 <= cost <= MAX_AMOUNT else None

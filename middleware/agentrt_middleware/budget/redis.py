@@ -1,16 +1,15 @@
-"""Spending of owners that several processes and machines count in Redis."""
+"""Spending of owners, counted in Redis by several processes and machines."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from agentrt.keywords import suggest_keywords
 from agentrt_middleware.budget.limits import Amounts, raised
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
 
 __all__ = ["RedisBudgetStore"]
 
-# Scripts, so that looking and adding is one step for all processes. A number that is not one was not
-# written here, and is an error. Numbers are written so that nothing of them is lost.
+# Scripts, so that checking and adding is atomic for all processes. An invalid number was not
+# written here, and is an error. Numbers are written without loss of precision.
 _READ = """
 local account, ttl = KEYS[1], tonumber(ARGV[1])
 local function spent_of(counter)
@@ -50,7 +49,6 @@ redis.call('PEXPIRE', account, ttl)
 )
 
 
-@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class RedisBudgetStore:
     """Counts in Redis, for any number of machines: `redis://`, `rediss://` or `unix://`.

@@ -1,4 +1,4 @@
-"""What is said of a scope that is nearly or wholly used up: to listeners, to the model, and to the caller."""
+"""Texts about a nearly or fully used-up scope: for listeners, for the model, and for the caller."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class BudgetRefusal:
-    """Why a call may not begin: the reply that the used-up scope belongs to, and what is used up in it."""
+    """The reason for refusing a call: the reply of the used-up scope, and its used-up limit."""
 
     scope: str
     run: Run

@@ -1,4 +1,4 @@
-"""The scopes that a call spends from: its reply, the conversation and the owner of that, and those above."""
+"""The scopes of a call: its reply, its conversation and owner, and those above."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ from agentrt_middleware.budget.report import BudgetRefusal
 __all__ = ["OwnerId", "Scopes"]
 
 OwnerId = str | Callable[[Any], str]
-"""Whose the budget is: a str, or a function of the agent that returns one."""
+"""The owner of the budget: a str, or a function of the agent that returns one."""
 
-_KEPT_NAMES = 16  # accounts of owners that a conversation remembers to have been announced
+_KEPT_NAMES = 16  # announced accounts of owners that a conversation remembers
 
 
 class _InvalidOwner(TypeError):
@@ -25,7 +25,7 @@ class _InvalidOwner(TypeError):
 
 
 class Scopes:
-    """All scopes of the replies that have a layer, and what calls spend from them."""
+    """All scopes of the replies with the layer, and the spending of calls from them."""
 
     def __init__(
         self,
@@ -42,22 +42,22 @@ class Scopes:
         self.owners = owners
 
     async def admit(self, run: Run, kind: str, amounts: Amounts) -> AdmittedCall | BudgetRefusal:
-        """Reserve the amounts in all scopes for a call of that kind, or return which of them does not allow it."""
+        """Reserve the amounts in all scopes for a call of that kind, or return the refusing scope."""
         runs = self.ledger.runs(run)
         granted: dict[str, Amounts] = {}
         call = AdmittedCall(self._layer, amounts, self.ledger, self.owners, granted)
         try:
             refusal = await self._reserve_of_owners(runs, kind, amounts, granted)
             if refusal is None:
-                # Last, since nothing may be awaited between this and the call.
-                accounts = self.ledger.accounts(runs)  # by now another reply may have begun, with a new one
+                # Last, since there must be no await between this and the call.
+                accounts = self.ledger.accounts(runs)  # another reply may have started by now, with a new account
                 excess = self.ledger.reserve(accounts, kind, amounts)
                 if excess is None:
                     call.accounts = accounts
                     return call
                 refusal = BudgetRefusal(excess[0].scope, excess[0].run, excess[1])
         except BaseException:
-            await call.close()  # gives back what some owners have granted
+            await call.close()  # returns the reserves of some owners
             raise
         await call.close()
         return refusal
@@ -84,7 +84,7 @@ class Scopes:
         return None
 
     def count(self, run: Run, amounts: Amounts) -> None:
-        """Count what was spent by the reply."""
+        """Count the spending of the reply."""
         runs = self.ledger.runs(run)
         self.ledger.add(self.ledger.accounts(runs), amounts)
         if self.owners is not None:
@@ -92,24 +92,24 @@ class Scopes:
                 self.owners.add(account, amounts)
 
     def end_work(self, run: Run) -> None:
-        """Count the seconds of a call that has ended, as far as no other call was at work as well."""
+        """Count the seconds of an ended call, without overlaps with other calls."""
         counted: set[str] = set()
         for one in self.ledger.runs(run):
             seconds = {"seconds": self.ledger.work_time(one).end()}
             self.ledger.add(self.ledger.accounts([one]), seconds)
             if self.owners is not None:
                 account = self.owners.account_of(self._owner_of(one))
-                if account not in counted:  # the seconds of a sub-agent are among those of the reply above
+                if account not in counted:  # the seconds of a sub-agent are part of those of the reply above
                     self.owners.add(account, seconds)
                 counted.add(account)
 
     async def tell_stores(self) -> None:
-        """Let the store of the owners know what was spent."""
+        """Report the spending to the store of the owners."""
         if self.owners is not None:
             await self.owners.tell()
 
     async def raise_limit(self, refusal: BudgetRefusal, amount: float) -> None:
-        """Add to the limit that has refused a call."""
+        """Raise the limit that has refused a call."""
         run, counter = refusal.run, refusal.excess.counter
         if refusal.scope != "owner":
             for account in self.ledger.accounts([run]):
@@ -120,7 +120,7 @@ class Scopes:
             await self.owners.tell()
 
     def near_limits(self, run: Run, call: AdmittedCall, share: float) -> Iterator[tuple[str, Excess]]:
-        """Yield each of the reply's own scopes of which that share is spent, without this call; only once."""
+        """Yield each of the reply's own scopes whose share is spent, not counting this call; only once."""
         for account in call.accounts:
             if account.run == run and not account.record.get("warned"):
                 near = find_near(account.limits, without(account.spent(), call.amounts), share)
@@ -131,7 +131,7 @@ class Scopes:
             return
         announced = self.ledger.names(run, "announced")
         for name, owned in self._owner_accounts(self.ledger.runs(run)).items():
-            # That of a reply above is announced there.
+            # A reply above announces its own.
             if owned == run and name not in announced:
                 near = find_near(self._owner_limits, call.owner_accounts.get(name, {}), share)
                 if near is not None:
@@ -139,7 +139,7 @@ class Scopes:
                     yield "owner", near
 
     def _owner_accounts(self, runs: Sequence[Run]) -> dict[str, Run]:
-        """Return the accounts of the owners of these replies, each with the outermost reply that is its owner's."""
+        """Return the accounts of the owners of these replies, each with the owner's outermost reply."""
         accounts: dict[str, Run] = {}
         if self.owners is not None:
             for run in runs:

@@ -1,11 +1,10 @@
-"""Where the spending of owners is counted: in this process, or in a file that processes share."""
+"""Stores for the spending of owners: in this process, or in a file shared by processes."""
 
 import os
 import sqlite3
 from time import time
 from typing import Protocol, runtime_checkable
 
-from agentrt.keywords import suggest_keywords
 from agentrt_middleware.budget.limits import Amounts, add_amounts, find_excess
 from agentrt_middleware.stores.lock import HasLock
 from agentrt_middleware.stores.sqlite import ask_database, check_database_path
@@ -24,23 +23,22 @@ CREATE INDEX IF NOT EXISTS spent_expires_at ON spent (expires_at);
 
 @runtime_checkable
 class BudgetStore(Protocol):
-    """Counts what is spent from accounts; any error, or no answer in time, counts as a failure.
+    """Counts the spending of accounts; an error, or no answer in time, counts as a failure.
 
-    An account may be forgotten after `ttl` seconds.
+    An account may be dropped after `ttl` seconds.
     """
 
     async def reserve(self, account: str, limits: Amounts, amounts: Amounts, ttl: float) -> tuple[bool, Amounts]:
         """Add the amounts, unless a limit is used up or would be exceeded by them.
 
-        A limit is what `limits` says and what "raised_" and its name count. Returns whether the amounts were added, and
-        all that the account counts then. Looking and adding is one step.
+        A limit is the value in `limits` plus the counter "raised_" with its name. Returns whether the amounts were
+        added, and all counters of the account afterwards. Checking and adding is atomic.
         """
 
     async def settle(self, account: str, amounts: Amounts, ttl: float) -> None:
-        """Add the amounts; those below 0 give back what was reserved."""
+        """Add the amounts; negative ones return a reserve."""
 
 
-@suggest_keywords()
 class MemoryBudgetStore(HasLock):
     """Counts in this process; middlewares may share one."""
 
@@ -65,13 +63,12 @@ class MemoryBudgetStore(HasLock):
         now = time()
         if len(self._accounts) >= self._clean_at:
             self._accounts = {name: kept for name, kept in self._accounts.items() if kept[1] > now}
-            self._clean_at = max(_FIRST_CLEANING, 2 * len(self._accounts))  # so that each is looked at now and then
+            self._clean_at = max(_FIRST_CLEANING, 2 * len(self._accounts))  # so that each is checked now and then
         spent = self._accounts.get(account, ({}, 0.0))[0]
         self._accounts[account] = spent, now + ttl
         return spent
 
 
-@suggest_keywords()
 class SQLiteBudgetStore:
     """Counts in a file, which several processes of one machine may share and only its owner can read.
 
@@ -84,7 +81,7 @@ class SQLiteBudgetStore:
     async def reserve(self, account: str, limits: Amounts, amounts: Amounts, ttl: float) -> tuple[bool, Amounts]:
         def ask(database: sqlite3.Connection) -> tuple[bool, Amounts]:
             with database:
-                # From here on no other process may write, so that what is read stays true.
+                # From here on no other process may write, so that the values stay current.
                 database.execute("BEGIN IMMEDIATE")
                 spent = _read_account(database, account)
                 may_add = find_excess(limits, spent, amounts) is None

@@ -1,3 +1,3 @@
-"""Answers of models and results of tools, kept; the public names are in `agentrt.middleware`."""
+"""Cached answers of models and results of tools; the public names are in `agentrt.middleware`."""
 
 __all__: list[str] = []

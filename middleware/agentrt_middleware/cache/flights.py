@@ -1,4 +1,4 @@
-"""Single flight: of equal calls in progress one asks, and the others wait for its answer."""
+"""Single flight: one of several equal calls calls the model, and the others wait for its answer."""
 
 from anyio import Event, move_on_after
 from anyio.lowlevel import RunVar
@@ -9,7 +9,7 @@ __all__ = ["Flights", "Lead"]
 
 
 class _Waiter:
-    """A call that waits: for the answer, or to take the lead; with neither it asks alone."""
+    """A waiting call: it gets the answer, becomes the leader, or calls the model itself."""
 
     __slots__ = ("event", "outcome", "reply_id")
 
@@ -24,7 +24,7 @@ class _Waiter:
 
 
 class _Flight:
-    """Equal calls in progress: the reply of the one that asks, and those that wait, in the order in which they came."""
+    """Equal calls in progress: the leader's reply, and the waiting calls in order of arrival."""
 
     __slots__ = ("leader", "waiting")
 
@@ -34,7 +34,7 @@ class _Flight:
 
 
 class Lead:
-    """The duty to ask for all equal calls; it ends in one of three ways, and only the first counts."""
+    """The leader's duty to call for all equal calls; it ends in one of three ways, and only the first counts."""
 
     __slots__ = ("_flight", "_flights", "_is_over", "_key")
 
@@ -45,15 +45,15 @@ class Lead:
         self._is_over = False
 
     def share(self, answer: str) -> None:
-        """Give the answer to all that wait."""
+        """Give the answer to all waiting calls."""
         self._end(answer)
 
     def dissolve(self) -> None:
-        """Let each that waits ask for itself: there is an answer, but not one for others."""
+        """Let each waiting call proceed alone: the answer cannot be shared."""
         self._end(None)
 
     def leave(self) -> None:
-        """Let the first that waits take the lead, as no answer came."""
+        """Make the first waiting call the leader, since no answer came."""
         if self._is_over:
             return
         waiting = self._flight.waiting
@@ -75,7 +75,7 @@ class Lead:
 
 
 class Flights:
-    """The calls in progress, by their keys; those of each event loop apart, since no event wakes another loop."""
+    """The calls in progress, by their keys; separate for each event loop, since no event wakes another loop."""
 
     def __init__(self) -> None:
         self._of_loop: RunVar[dict[str, _Flight]] = RunVar("agentrt_cache_flights")
@@ -83,17 +83,20 @@ class Flights:
     async def join(self, key: str, patience: float, run: Run) -> Lead | str | None:
         """Return the lead of a new flight, or wait for the answer of an equal call, at most `patience` seconds.
 
-        The wait may also end with the lead, or with `None`: then the caller asks for itself alone. So does one that is
-        part of the call that it would wait for, as where a sub-agent calls the tool that it works for.
+        The wait may also end with the lead, or with `None`: then the caller proceeds alone. So does a call that is
+        part of the call that it would wait for, such as a sub-agent that calls its own tool.
         """
-        # From here to the new lead nothing waits, so two equal calls cannot both find no flight.
+        # Nothing is awaited from here to the new lead, so two equal calls cannot both find no flight.
         flights = self._of_loop.get({})
         self._of_loop.set(flights)
         flight = flights.get(key)
         if flight is None:
             flight = flights[key] = _Flight(run.id)
             return Lead(flights, key, flight)
-        if _is_inside_of(run, flight.leader):
+        parent = run.parent
+        while parent is not None and parent.id != flight.leader:
+            parent = parent.parent
+        if parent is not None:
             return None
         waiter = _Waiter(run.id)
         flight.waiting[waiter] = None
@@ -101,17 +104,9 @@ class Flights:
             with move_on_after(patience):
                 await waiter.event.wait()
         except BaseException:
-            if isinstance(waiter.outcome, Lead):  # it came together with the cancellation
+            if isinstance(waiter.outcome, Lead):  # granted at the same moment as the cancellation
                 waiter.outcome.leave()
             raise
         finally:
             flight.waiting.pop(waiter, None)
         return waiter.outcome
-
-
-def _is_inside_of(run: Run, reply_id: str) -> bool:
-    """Say whether a reply was asked for, directly or not, by a tool call of the other one."""
-    parent = run.parent
-    while parent is not None and parent.id != reply_id:
-        parent = parent.parent
-    return parent is not None

@@ -1,4 +1,4 @@
-"""Cache: answers equal requests with the answer that is known, and asks once for those that come together."""
+"""Cache: answers repeated requests with the known answer, and concurrent ones with a single call."""
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -8,16 +8,24 @@ from hashlib import sha256
 from time import time
 from typing import ClassVar, Literal
 
+from agentrt._runtime.text import repr_of
 from agentrt.agent import AgentBase, Run
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextActing, NextModelCall
-from agentrt.keywords import suggest_keywords
+from agentrt.message import Msg
 from agentrt.model import ChatResponse, ModelResult, request_key
-from agentrt.text import repr_of
 from agentrt.tool import ToolBase
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.attempts import ATTEMPT_LAYERS, close, is_readable, only_if
-from agentrt_middleware.cache.entries import Entry, read_entry, replay_answer, whole_answer, write_entry
+from agentrt_middleware.cache.entries import (
+    Entry,
+    read_entry,
+    replay_answer,
+    whole_answer,
+    with_handles,
+    without_handles,
+    write_entry,
+)
 from agentrt_middleware.cache.flights import Flights, Lead
 from agentrt_middleware.cache.stores import CacheStore, MemoryCacheStore
 from agentrt_middleware.cache.tools import ToolKeys, check_tools
@@ -38,28 +46,28 @@ _MAX_IN_MEMORY = 1_000  # entries
 _modes: ContextVar[Mapping["CacheMiddleware", _Mode] | None] = ContextVar("agentrt_cache_modes", default=None)
 
 
-@suggest_keywords(max_size="max_entries", size="max_entries", timeout="flight_wait", expire="ttl", namespace="scope")
 class CacheMiddleware(MiddlewareBase):
-    """Answers a request that was asked before with the answer of then, for `ttl` seconds.
+    """Answers a repeated request with the earlier answer, for `ttl` seconds.
 
     Two requests are the same if their `agentrt.model.request_key` is: it covers the model with its settings, the
-    messages, the tools and the tool choice, without ids and times. What `agent.run.ask_model` asks is kept apart by its
-    purpose. An answer that was cut off or filtered, or whose `metadata` has "no_store", is not kept. A kept answer
-    comes in the pieces in which it came first, and its usage is `replayed`: known, and in no sum. While one request is
-    being asked, equal ones wait for its answer; if it fails or is left, one of them asks next, and after `flight_wait`
-    seconds each asks for itself.
+    messages, the tools and the tool choice, without ids and times. Requests of `agent.run.ask_model` are separated by
+    purpose. An answer that was cut off or filtered, or whose `metadata` has "no_store", is not cached. A cached answer
+    comes in its original pieces, and its usage is `replayed`: known, but in no sum. While one request is
+    running, equal ones wait for its answer; if it fails or is left, one of them runs next, and after `flight_wait`
+    seconds each runs alone.
 
     A model of a custom class shares answers only with itself, unless the class states `known_by_settings = True`.
 
     `scope` says who shares answers: "global", each "conversation" for itself, or those for whom a function of the agent
-    returns the same str. `when(agent, values)` says whether a call of the model is to be cached. `tools` names
-    read-only tools whose results are kept as well, with the seconds for each: `{"search": 600}`.
+    returns the same str. `when(agent, values)` says whether a call of the model is cached. `tools` names
+    read-only tools whose results are cached too, with the seconds for each: `{"search": 600}`.
 
     `store` keeps the answers: a `SQLiteCacheStore` or `RedisCacheStore`, which processes share, or else memory, the
     last `max_entries` (1,000). While it fails, nothing is cached, or with `on_store_error="local"` each process caches
     by itself. `clock` is in seconds since the epoch.
     """
 
+    inherited = False
     wraps: ClassVar = {
         **dict.fromkeys(ATTEMPT_LAYERS, "a known answer needs no attempt and waits for no limit"),
         "ToolRetryMiddleware": "a known result needs no run",
@@ -112,13 +120,13 @@ class CacheMiddleware(MiddlewareBase):
 
     @contextmanager
     def bypass(self) -> Iterator[None]:
-        """Inside of this, calls are asked as if there were no cache."""
+        """Inside this block, calls ignore the cache."""
         with self._in_mode("bypass"):
             yield
 
     @contextmanager
     def refresh(self) -> Iterator[None]:
-        """Inside of this, calls are asked anew, and their answers replace those that are kept."""
+        """Inside this block, calls are repeated, and their answers replace the cached ones."""
         with self._in_mode("refresh"):
             yield
 
@@ -145,6 +153,7 @@ class CacheMiddleware(MiddlewareBase):
         call = self._call(agent, self.ttl, "when", lambda: self._model_key(agent, input_kwargs))
         if call is None:
             return await next_handler(**input_kwargs)
+        call.messages = input_kwargs["messages"]
         try:
             entry = await call.find()
             if entry is not None and entry.pieces:
@@ -185,7 +194,7 @@ class CacheMiddleware(MiddlewareBase):
             call.leave()
 
     def _call(self, agent: AgentBase, ttl: float, option: str, key: Callable[[], str | None]) -> "_CachedCall | None":
-        """Return what to do for this call, `None` if it is not to be cached."""
+        """Return the handling of this call, `None` if it is not cached."""
         mode = (_modes.get() or {}).get(self)
         if mode == "bypass":
             return None
@@ -199,17 +208,17 @@ class CacheMiddleware(MiddlewareBase):
     def _model_key(self, agent: AgentBase, values: ModelCallValues) -> str | None:
         if self.when is not None and not self.when(agent, values):
             return None
-        # The words of a summary's or a judge's request may also stand in a conversation, which expects an answer.
+        # A conversation may contain the same words as the request for a summary or of a judge, but expects an answer.
         purpose = agent.run.purpose or ""
         model = values["current_model"]
         key = request_key(values["messages"], values["tools"], values["tool_choice"], model)
         cls = type(model)
-        # The answers of a custom class may depend on any of its attributes.
+        # Answers of a custom class may depend on any of its attributes.
         is_known = cls.__module__.partition(".")[0] == "agentrt" or vars(cls).get("known_by_settings")
         return f"{purpose} {key}" if is_known else f"{purpose} {key} {self._keys.mark(model)}"
 
     def _caller(self, agent: AgentBase) -> object:
-        """Return what identifies the current caller: the reply may have resumed with the deps of another one."""
+        """Return the identity of the current caller: the reply may have been resumed with other deps."""
         return self.identify(agent) if callable(self.scope) else agent.run.deps
 
     def _scope_of(self, agent: AgentBase) -> str:
@@ -220,7 +229,7 @@ class CacheMiddleware(MiddlewareBase):
         return f"scope {agent.run.identity(self)['scope']}"
 
     def _safely(self, option: str, function: Callable[[], str | None]) -> str | None:
-        """Return what the function returns; where it raises, nothing is cached."""
+        """Return the function's result; if it raises, the call is not cached."""
         try:
             return function()
         except Exception as error:  # noqa: BLE001  # a function or a tool of the user's own, which may raise anything
@@ -228,7 +237,7 @@ class CacheMiddleware(MiddlewareBase):
             return None
 
     def warn_once(self, subject: str, problem: str) -> None:
-        """Log a problem the first time that it occurs; the call is asked as if it were not cached."""
+        """Log a problem when it first occurs; the call is not cached."""
         if subject not in self._warned:
             self._warned.add(subject)
             _logger.warning("%s: such a call is not cached", problem)
@@ -247,11 +256,11 @@ class CacheMiddleware(MiddlewareBase):
         return tool
 
     async def join(self, key: str, run: Run) -> Lead | str | None:
-        """Wait for an equal call in progress, if there is one: see `Flights.join`."""
+        """Wait for an equal call in progress, if any: see `Flights.join`."""
         return await self._flights.join(key, self.flight_wait, run)
 
     async def find(self, key: str, ttl: float) -> tuple[str, Entry] | None:
-        """Return what is kept under the key, as text and checked."""
+        """Return the stored text for the key, checked."""
         answer = await self._guard.ask(lambda: self.store.get(key))
         if answer is None and self._spare is not None:
             answer = (await self._spare.get(key),)
@@ -261,7 +270,7 @@ class CacheMiddleware(MiddlewareBase):
         return None if entry is None else (answer[0], entry)
 
     def read(self, text: object, key: str, ttl: float) -> Entry | None:
-        """Return the entry that the text holds; what is not one is logged once."""
+        """Return the entry in the text; an invalid one is logged once."""
         try:
             return read_entry(text, key, self._clock(), ttl=ttl)
         except ValueError:
@@ -269,19 +278,19 @@ class CacheMiddleware(MiddlewareBase):
             return None
 
     def write(self, key: str, pieces: list[ChatResponse] | None, result: ToolResponse | None) -> str | None:
-        """Return an answer or a result as text, `None` if it cannot be kept."""
+        """Return an answer or a result as text, `None` if it is not cacheable."""
         return write_entry(Entry(key, self._clock(), pieces, result))
 
     async def put(self, key: str, text: str, ttl: float) -> None:
-        """Keep the text in the store."""
+        """Save the text in the store."""
         if await self._guard.ask(lambda: self.store.put(key, text, ttl)) is None and self._spare is not None:
             await self._spare.put(key, text, ttl)
 
 
 class _CachedCall:
-    """One call, from the look into the cache to the end of its answer."""
+    """One call, from the cache look-up to the end of its answer."""
 
-    __slots__ = ("_cache", "_key", "_lead", "_mode", "_redactions", "_run", "_ttl")
+    __slots__ = ("_cache", "_key", "_lead", "_mode", "_redactions", "_run", "_ttl", "messages")
 
     def __init__(self, cache: CacheMiddleware, agent: AgentBase, key: str, ttl: float, mode: _Mode | None) -> None:
         self._cache = cache
@@ -291,10 +300,15 @@ class _CachedCall:
         self._ttl = ttl
         self._mode = mode
         self._lead: Lead | None = None
+        self.messages: Sequence[Msg] = ()  # of a request to a model
 
     async def find(self) -> Entry | None:
-        """Return what is known, also from an equal call that is waited for; `None`: ask."""
-        # A refreshed call leads no flight: those that wait want what is known, and it may take longer.
+        """Return the known entry, perhaps that of an equal call in progress; `None`: call."""
+        entry = await self._find()
+        return entry if entry is None or entry.pieces is None else with_handles(entry, self.messages)
+
+    async def _find(self) -> Entry | None:
+        # A refreshed call never leads: others want the known answer, and it may take longer.
         if self._mode == "refresh":
             return None
         outcome = await self._cache.join(self._key, self._run)
@@ -304,17 +318,19 @@ class _CachedCall:
         known = await self._cache.find(self._key, self._ttl)
         if known is None:
             return None
-        # The text and not the entry, so that each call has blocks of its own.
+        # The text, not the entry, so that each call has its own blocks.
         text, entry = known
         if self._lead is not None:
             self._lead.share(text)
         return entry
 
     async def keep_answer(self, pieces: list[ChatResponse]) -> None:
-        """Share a whole answer with the calls that wait, and keep it, where it is one to keep."""
-        # An answer of another model, such as a fallback's, serves those that wait, and is not kept for later.
+        """Share a complete answer with the waiting calls, and save it, if it is cacheable."""
+        # An answer of another model, such as a fallback's, is shared with waiting calls, but not saved.
         is_own = not any("model" in (piece.metadata or {}) for piece in pieces)
-        text = self._cache.write(self._key, pieces, None)
+        # Another conversation has handles of its own in the places of these.
+        kept = without_handles(pieces, self.messages)
+        text = None if kept is None else self._cache.write(self._key, kept, None)
         hides = [redaction for redaction in self._redactions if redaction.output]
         await self._keep(text, whole_answer(pieces) if text else None, hides, is_own=is_own)
 
@@ -331,7 +347,7 @@ class _CachedCall:
         *,
         is_own: bool = True,
     ) -> None:
-        # Before the store, which may be slow: those that wait need not wait for it too.
+        # Before the store, which may be slow: waiting calls need not wait for it too.
         if self._lead is not None:
             if text is None:
                 self._lead.dissolve()
@@ -339,18 +355,18 @@ class _CachedCall:
                 self._lead.share(text)
         if text is None or response is None or not is_own:
             return
-        # They stand outside and redact what leaves here, so what they look for would be kept as it came.
+        # Outer redaction runs after this layer, so the text would be stored unredacted.
         if not any(redaction.finds_in(response.content, response.metadata) for redaction in redactions):
             await self._cache.put(self._key, text, self._ttl)
 
     def leave(self) -> None:
-        """Note that the call is over; if it has brought no answer, an equal one that waits asks next."""
+        """Record the end of the call; without an answer, a waiting equal call runs next."""
         if self._lead is not None:
             self._lead.leave()
 
 
 class _RecordedStream:
-    """A stream whose pieces are kept when it is whole.
+    """A stream whose pieces are saved when it is complete.
 
     A class, since a generator that is closed before its first item runs none of its code.
     """
@@ -374,7 +390,7 @@ class _RecordedStream:
                     pieces.append(piece)
                 else:  # the runtime refuses it by name when it gets there
                     self._pieces = None
-                # At once, since a reader may leave after the last piece without asking for more.
+                # At once, since a reader may leave after the last piece.
                 if piece.is_last:
                     await self._end()
         except StopAsyncIteration:

@@ -1,4 +1,4 @@
-"""Where a cache keeps what it keeps: in memory, in a file that processes share, or in Redis."""
+"""Stores of a cache: in memory, in a file shared by processes, or in Redis."""
 
 import os
 import sqlite3
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Protocol, runtime_checkable
 
-from agentrt.keywords import suggest_keywords
 from agentrt_middleware.stores.lock import HasLock
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
 from agentrt_middleware.stores.sqlite import ask_database, check_database_path
@@ -15,7 +14,7 @@ from agentrt_middleware.validation import check_number
 
 __all__ = ["CacheStore", "MemoryCacheStore", "RedisCacheStore", "SQLiteCacheStore"]
 
-_MAX_REDIS_TTL = 3e9  # seconds, a century; Redis refuses what ends after the last date that it knows
+_MAX_REDIS_TTL = 3e9  # seconds, a century; Redis refuses expiry times beyond its last date
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS cache (key TEXT PRIMARY KEY, value TEXT NOT NULL, expires_at REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS cache_expires_at ON cache (expires_at);
@@ -24,16 +23,15 @@ CREATE INDEX IF NOT EXISTS cache_expires_at ON cache (expires_at);
 
 @runtime_checkable
 class CacheStore(Protocol):
-    """Keeps text under keys for a time; any error, or no answer in time, counts as a failure."""
+    """Stores text under keys for a time; an error, or no answer in time, counts as a failure."""
 
     async def get(self, key: str) -> str | None:
-        """Return what is kept under the key."""
+        """Return the text under the key."""
 
     async def put(self, key: str, value: str, ttl: float) -> None:
-        """Keep the text under the key for so many seconds, in place of what was there."""
+        """Save the text under the key for `ttl` seconds, replacing an earlier one."""
 
 
-@suggest_keywords()
 class MemoryCacheStore(HasLock):
     """Keeps the last `max_entries` that were used, in this process; middlewares may share one."""
 
@@ -50,7 +48,7 @@ class MemoryCacheStore(HasLock):
             return self._entries.get(key)
 
     async def put(self, key: str, value: str, ttl: float) -> None:
-        # How old an entry may be is for its reader to say, so that here no clock is needed.
+        # The reader checks the age of an entry, so no clock is needed here.
         with self.lock:
             self._entries[key] = value
             self._entries.move_to_end(key)
@@ -58,7 +56,6 @@ class MemoryCacheStore(HasLock):
                 self._entries.popitem(last=False)
 
 
-@suggest_keywords()
 class SQLiteCacheStore:
     """Keeps entries in a file, which several processes of one machine may share and only its owner can read.
 
@@ -80,21 +77,20 @@ class SQLiteCacheStore:
     async def put(self, key: str, value: str, ttl: float) -> None:
         def write(database: sqlite3.Connection) -> None:
             now = time()
-            # In one step, so that a process that is killed here leaves no half of it.
+            # In one transaction, so that a killed process leaves nothing half done.
             with database:
                 database.execute("REPLACE INTO cache VALUES (?, ?, ?)", (key, value, now + ttl))
                 database.execute("DELETE FROM cache WHERE expires_at < ?", (now,))
-                # Each entry gets a higher rowid than those before it.
+                # Each entry gets a higher rowid than all earlier ones.
                 oldest = "(SELECT MAX(rowid) FROM cache) - ?"
                 database.execute(f"DELETE FROM cache WHERE rowid <= {oldest}", (self.max_entries,))
 
         await ask_database(self.path, _SCHEMA, write)
 
 
-@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class RedisCacheStore:
-    """Keeps entries in Redis, which drops them when their time is over: `redis://`, `rediss://` or `unix://`.
+    """Keeps entries in Redis, which expires them: `redis://`, `rediss://` or `unix://`.
 
     Needs the extra `redis`. `prefix` is what the keys begin with.
     """

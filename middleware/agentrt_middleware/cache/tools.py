@@ -1,4 +1,4 @@
-"""Which tools' results are kept, and what their calls are known by."""
+"""The tools whose results are cached, and the keys of their calls."""
 
 import inspect
 import json
@@ -35,11 +35,11 @@ def check_tools(tools: object) -> dict[str, float]:
 
 
 class ToolKeys:
-    """The keys of calls: two are equal if the same tool would be run with the same arguments.
+    """The keys of calls: equal for the same tool with the same arguments.
 
-    A function is known by its place in its module, in every process. Any other tool is known as the object that it is,
-    in this process: a method, for one, depends on its object, and a function that a function has made on what it
-    was made with. One that takes a `ToolContext` sees the conversation and its caller, so its results are for these
+    A function is identified by its place in its module, in every process. Any other tool is identified as an object,
+    in this process only: a method depends on its object, and a nested function on its
+    closure. A tool that takes a `ToolContext` sees the conversation and its caller, so its results are for these
     alone.
     """
 
@@ -47,13 +47,13 @@ class ToolKeys:
         self._marks: dict[int, tuple[ref[Any], str]] = {}  # by the `id()` of the object, as long as it lives
 
     def __reduce__(self) -> tuple[type["ToolKeys"], tuple[()]]:
-        return ToolKeys, ()  # the objects of one process are not those of another
+        return ToolKeys, ()  # objects are specific to a process
 
     def key(self, tool: ToolBase, call: ToolCallBlock, agent: AgentBase, caller: object) -> str:
-        """Return the key of the call, for which the order of arguments and ids do not count.
+        """Return the key of the call, which ignores ids and the order of arguments.
 
-        `caller` is what a tool with a `ToolContext` may learn of its caller. Raises `TypeError` for a tool that is
-        bound to an object, or sees one of its caller, that cannot be told from others.
+        `caller` is the identity of the caller for a tool with a `ToolContext`. Raises `TypeError` for a tool that is
+        bound to an object, or sees one of its caller, that cannot be identified.
         """
         try:
             arguments: object = json.loads(call.input or "{}")
@@ -76,8 +76,8 @@ class ToolKeys:
         return [*described, place]
 
     def mark(self, value: Any) -> str:
-        """Return a mark that no other object has, nor this one in another process."""
-        if inspect.ismethod(value):  # each look at a method makes another one
+        """Return a mark of the object that is unique among objects and processes."""
+        if inspect.ismethod(value):  # each access to a method creates a new object
             return f"{self.mark(value.__self__)}.{value.__name__}"
         known = self._marks.get(id(value))
         if known is None:
@@ -87,7 +87,7 @@ class ToolKeys:
 
 
 def _stands_at_its_place(function: Any) -> bool:
-    """Say whether the function is what its module has under its name."""
+    """Say whether the module has this function under its name."""
     try:
         return bool(attrgetter(function.__qualname__)(sys.modules[function.__module__]) == function)
     except (AttributeError, KeyError):

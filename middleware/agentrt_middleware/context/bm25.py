@@ -8,15 +8,15 @@ from math import log
 __all__ = ["rank"]
 
 _WORD = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*|\d+|[^\W\dA-Za-z_]+")  # the parts of snake_case and camelCase
-_SATURATION = 1.2  # how soon further mentions of a word stop to count; the usual value
+_SATURATION = 1.2  # how soon further mentions of a word stop counting; the usual value
 _LENGTH_WEIGHT = 0.75  # how much a long text counts against itself; the usual value
 
 
 def rank(query: str, texts: Mapping[str, str], *, matching: bool = False) -> list[str]:
-    """Return the names of the texts, the best first and equals in their order; with `matching`, only those that fit."""
+    """Return the names of the texts, best first, ties in their order; with `matching`, only those that fit."""
     documents = {name: Counter(_terms(text)) for name, text in texts.items()}
     mean_length = sum(map(Counter.total, documents.values())) / max(1, len(documents)) or 1.0
-    # Each word once: a question that repeats itself means no more by that.
+    # Each word once: repetitions in a question add no meaning.
     words = set(_terms(query))
     weights = {}
     for word in words:
@@ -25,7 +25,7 @@ def rank(query: str, texts: Mapping[str, str], *, matching: bool = False) -> lis
 
     def score(name: str) -> float:
         document = documents[name]
-        # Longer texts hold more words by chance, and more mentions of one say less and less.
+        # Longer texts contain more words by chance, and each further mention says less.
         norm = _SATURATION * (1 - _LENGTH_WEIGHT + _LENGTH_WEIGHT * document.total() / mean_length)
         return sum(weights[word] * document[word] * (_SATURATION + 1) / (document[word] + norm) for word in words)
 
@@ -35,5 +35,5 @@ def rank(query: str, texts: Mapping[str, str], *, matching: bool = False) -> lis
 
 
 def _terms(text: str) -> list[str]:
-    # Without a plural's "s", which is all the grammar that names of tools need.
+    # Without a plural's "s", which is enough grammar for names of tools.
     return [word.lower().removesuffix("s") for word in _WORD.findall(text)]

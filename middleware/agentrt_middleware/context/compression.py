@@ -1,4 +1,4 @@
-"""Compression: how a conversation that is too long for its model is shortened."""
+"""Compression: shortens a conversation that is too long for its model."""
 
 from typing import ClassVar, Literal
 
@@ -11,7 +11,6 @@ from agentrt.hooks import (
     NextCompressContext,
     NextModelCall,
 )
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase, ModelResult, chat_model
 from agentrt.model.estimate import (
@@ -29,17 +28,18 @@ __all__ = ["CompressionMiddleware"]
 _SHORT_RESULT = 200  # characters
 
 
-@suggest_keywords(strategy="how", mode="how", method="how")
 class CompressionMiddleware(MiddlewareBase):
-    """Says how a conversation is shortened when it fills its model's context, or with `agent.compress_context()`.
+    """Shortens a conversation that fills its model's context, or on `agent.compress_context()`.
 
-    "summary" puts a summary in the place of the older messages, as the runtime does by itself; `model` then writes it
-    in place of the agent's own model. "trim" first takes the results of tools out of the older messages, and "window"
-    leaves out the oldest exchanges, both without asking a model. Where that is not enough, a summary follows. No tool
-    call is left without its result, and the reserve of `ContextConfig` stays as it is.
+    "summary" replaces the older messages by a summary, like the runtime itself; `model` then writes it
+    instead of the agent's own model. "trim" first removes the results of tools from the older messages, and "window"
+    removes the oldest exchanges, both without calling a model. If that is not enough, a summary follows. No tool
+    call is left without its result, and the reserve of `ContextConfig` is untouched.
     """
 
+    inherited = False
     wraps: ClassVar = INSIDE_OF_CONTEXT
+    rewrites = ("history",)
 
     def __init__(
         self, how: Literal["summary", "trim", "window"] = "summary", *, model: ChatModelBase | str | None = None
@@ -70,12 +70,17 @@ class CompressionMiddleware(MiddlewareBase):
             agent.state.context = [*shortened, *context[older:]]
         elif self.how == "window":
             agent.state.context = context[older:]
-        # A reply in progress may be too long by itself, and then only the runtime can shorten it.
-        if self.how != "summary" and _tokens_left(agent) <= config.trigger_ratio * size:
-            # As the core does, so that a process which dies now resumes with the shorter history.
-            if agent.state_store is not None:
-                await agent.save()
-            return
+        # A reply in progress may itself be too long, and then only the runtime can shorten it.
+        if self.how != "summary":
+            reply = agent.state.reply_context
+            messages = [*agent.state.context, *([] if reply is None else [reply.message])]
+            tokens = estimated_usage(messages, (), agent.model.text_length).input_tokens
+            tokens += text_length(agent.state.summary) // CHARACTERS_PER_TOKEN
+            if tokens <= config.trigger_ratio * size:
+                # Like the core, so that after a crash the reply resumes with the shorter context.
+                if agent.state_store is not None:
+                    await agent.save()
+                return
         scratch = agent.run.scratch(self)
         scratch["is_compressing"] = True
         try:
@@ -86,24 +91,17 @@ class CompressionMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        # The request for a summary comes through this hook like any other; one of a judge about it has another purpose.
+        # The request for a summary passes this hook like any other; a judge's request has another purpose.
         is_summary = agent.run.purpose == "summary" and "is_compressing" in agent.run.scratch(self)
         if self.model is not None and is_summary:
             return await next_handler(current_model=self.model)
         return await next_handler(**input_kwargs)
 
 
-def _tokens_left(agent: Agent) -> int:
-    reply = agent.state.reply_context
-    messages = [*agent.state.context, *([] if reply is None else [reply.message])]
-    summary = text_length(agent.state.summary) // CHARACTERS_PER_TOKEN
-    return estimated_usage(messages, (), agent.model.text_length).input_tokens + summary
-
-
 def _older_part(context: list[Msg], reserve: int, length: TextLength | None) -> int:
-    """Return how many messages do not fit into the reserve, to the begin of an exchange; the last exchange fits."""
+    """Return the number of messages beyond the reserve, up to the start of an exchange; the last exchange stays."""
     starts = exchange_starts(context, 0)
-    # From the end, as it is the newest part that stays.
+    # From the end, since the newest part stays.
     for start in reversed(starts):
         if estimated_usage(context[start:], (), length).input_tokens > reserve:
             later = [other for other in starts if other > start]

@@ -1,8 +1,10 @@
-"""What layers that change requests need to know of them: where the conversation begins, and where it may be cut."""
+"""Helpers for layers that change requests: the start of the conversation, and its possible cuts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import escape
 
+from agentrt._runtime.text import lazy_pattern
 from agentrt.message import ContentBlock, HintBlock, Msg, ToolCallBlock, ToolResultBlock
 from agentrt_middleware.attempts import ATTEMPT_LAYERS
 
@@ -13,6 +15,7 @@ __all__ = [
     "REMOVED",
     "conversation_start",
     "drop_outputs",
+    "escape_markup",
     "exchange_starts",
     "hint_message",
     "question_place",
@@ -44,36 +47,43 @@ INSIDE_OF_CONTEXT = {
     "CacheMiddleware": "an answer is kept for the request as it is sent",
     **dict.fromkeys(ATTEMPT_LAYERS, "a request is shaped once, and not for each attempt"),
 }
-"""What must see a request as it is sent, and why."""
+"""The layers that must see a request as it is sent, and the reasons."""
 
 INSIDE_OF_ADDITIONS = {
     **INSIDE_OF_CONTEXT,
     **dict.fromkeys(_SHAPING_LAYERS, "what is added to a request counts when it is shaped"),
 }
-"""What stands inside of layers that add messages to a request, and why."""
+"""The layers inside those that add messages to a request, and the reasons."""
+
+_ESCAPED_HANDLE = lazy_pattern(r"&lt;([A-Za-z][A-Za-z0-9_]{0,63}_[1-9][0-9]{0,8}_[0-9a-f]{8})&gt;")
 
 REMOVED = "(This result was removed to save room. Call the tool again if you need it.)"
-"""What a model reads in the place of a result."""
+"""The note in place of a removed result."""
 
 
 def conversation_start(messages: list[Msg]) -> int:
-    """Return the number of messages at the beginning that are not of the conversation: the prompt and a summary."""
+    """Return the number of messages before the conversation: the prompt and a summary."""
     start = 0
     while start < len(messages) and messages[start].role == "system":
         start += 1
-    # A summary of the runtime, or what layers have put before the only question; either way it stays.
+    # A summary of the runtime, or messages of layers before the only question; both stay.
     if start < len(messages) and _is_runtime_hint(messages[start]):
         start += 1
     return start
 
 
 def hint_message(text: str, source: str) -> Msg:
-    """Return the text as a message for the model, of the kind that the runtime adds to requests itself."""
+    """Return the text as a message for the model, like the hints of the runtime."""
     return Msg("runtime", [HintBlock(text, source)], "user")
 
 
+def escape_markup(text: str, *, quote: bool = False) -> str:
+    """Return the text with nothing that could end the block it stands in; handles of held values stay readable."""
+    return _ESCAPED_HANDLE.sub(r"<\1>", escape(text, quote=quote))
+
+
 def question_place(messages: Sequence[Msg]) -> int:
-    """Return the place of the newest message of the user's own, neither a hint nor results; if none, their number."""
+    """Return the index of the user's newest own message, neither hint nor results; without one, their number."""
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
         if _is_question(message) and not message.has_content_blocks("tool_result"):
@@ -82,13 +92,13 @@ def question_place(messages: Sequence[Msg]) -> int:
 
 
 def exchange_starts(messages: list[Msg], start: int) -> list[int]:
-    """Return where a message of the user begins an exchange, with no tool call open before it."""
+    """Return the indexes where a message of the user starts an exchange, with no tool call open before it."""
     starts: list[int] = []
     open_calls: set[str] = set()
     follows_hint = False
     for place, message in enumerate(messages[start:], start):
-        # Results come back in the user's name in the histories of other programs. What layers have put before a
-        # question goes with it.
+        # In histories of other programs, results have the user's role. Messages of layers before a
+        # question belong to it.
         if (
             message.role == "user"
             and not open_calls
@@ -103,7 +113,7 @@ def exchange_starts(messages: list[Msg], start: int) -> list[int]:
                     open_calls.add(block.id)
                 elif isinstance(block, ToolResultBlock):
                     open_calls.discard(block.id)
-    # The runtime adds hints in the user's name to the end of a request; they begin nothing.
+    # The runtime adds hints with the user's role to the end of a request; they start no exchange.
     while starts and not any(map(_is_question, messages[starts[-1] :])):
         starts.pop()
     return starts
@@ -118,7 +128,7 @@ def _is_runtime_hint(message: Msg) -> bool:
 
 
 def drop_outputs(message: Msg, is_dropped: Callable[[ToolResultBlock], bool]) -> Msg:
-    """Return the message with a note in the place of such results; the message itself if it has none of them."""
+    """Return the message with a note in place of these results, or the message itself if it has none."""
     if isinstance(message.content, str):
         return message
     content: list[ContentBlock] = []
@@ -129,7 +139,7 @@ def drop_outputs(message: Msg, is_dropped: Callable[[ToolResultBlock], bool]) ->
             content.append(block)
     if all(block is before for block, before in zip(content, message.content, strict=True)):
         return message
-    # A message of its own: this one is shared, and stores find what has changed by the identity of messages.
+    # A new message: this one is shared, and stores detect changes by the identity of messages.
     message = message.snapshot()
     message.content = content
     return message

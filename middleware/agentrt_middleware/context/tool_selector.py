@@ -1,26 +1,34 @@
-"""Tool selector: offers a model only those tools that fit the question, and a tool that finds others."""
+"""Tool selector: offers a model only those tools that fit the question, and tools that find and call the others."""
 
+import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from inspect import isawaitable
+from operator import is_
 from typing import Any, ClassVar
 
 import anyio
 
 from agentrt.agent import Agent
 from agentrt.errors import BudgetExceeded, MiddlewareConfigError, ToolError
-from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.keywords import suggest_keywords
+from agentrt.hooks import (
+    CompressContextValues,
+    MiddlewareBase,
+    ModelCallValues,
+    NextCompressContext,
+    NextModelCall,
+)
 from agentrt.message import Msg, SystemMsg, ToolCallBlock, UserMsg
 from agentrt.model import ChatModelBase, ModelResult
 from agentrt.permission.glob import matches
-from agentrt.tool import FunctionTool, ToolBase, ToolContext
-from agentrt.types import JSONSchema
+from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolFlow
+from agentrt.types import DeferredSchema, JSONSchema
 from agentrt_middleware.context.bm25 import rank
+from agentrt_middleware.context.call_tool import CALL_TOOL, call_by_name, call_through_tool
 from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT
 from agentrt_middleware.reply_info import is_users_tool
-from agentrt_middleware.validation import check_function, check_number, check_patterns
+from agentrt_middleware.validation import check_flag, check_function, check_number, check_patterns
 
 __all__ = ["ChooseTools", "ToolSelectorMiddleware"]
 
@@ -28,6 +36,7 @@ ChooseTools = Callable[[str, list[JSONSchema]], Sequence[str] | Awaitable[Sequen
 
 _logger = logging.getLogger("agentrt")
 _FIND = "find_tools"
+_OWN_TOOLS = {_FIND, CALL_TOOL}
 _FOUND_AT_ONCE = 5
 _SELECT = (
     "Choose the tools that an assistant may need for this question. Name at most {} of them, the most useful first."
@@ -39,9 +48,8 @@ class _Selection:
     tools: list[str]
 
 
-@suggest_keywords(limit="max_tools", top_k="max_tools", always_include="always", model="by")
 class ToolSelectorMiddleware(MiddlewareBase):
-    """Offers a model the `max_tools` tools that fit the question best, where the agent has more than that.
+    """Offers a model the `max_tools` tools that fit its first question best, where the agent has more than that.
 
     This counts the user's tools alone: those that other middlewares bring, such as a plan's, are always offered.
 
@@ -50,10 +58,15 @@ class ToolSelectorMiddleware(MiddlewareBase):
     replaced by "bm25", and the log says so. Tools in `always`, those that the conversation has called, and those that a
     tool choice names are offered in any case.
 
-    The tool `find_tools`, which this brings to the agent, adds what the model looks for. Within a reply the offer only
-    grows. A tool that is not offered can still be called by a model that knows its name.
+    The list stays as it is for the whole conversation, since providers cache a request from its tools on; it is made
+    anew when the conversation has been shortened. The other tools are reached through two tools that this brings to the
+    agent: `find_tools` answers with their schemas, and `call_tool` calls one. Such a call becomes that of the tool
+    itself as soon as the model has written it: permissions, other middlewares, events and the history see
+    `refund`, and only the model `call_tool`. With `native`, a model whose class has `supports_deferred_tools`, as
+    `AnthropicChatModel` has, gets all tools and looks for the others by its provider's own means.
     """
 
+    inherited = False
     wraps: ClassVar = INSIDE_OF_CONTEXT
 
     def __init__(
@@ -63,7 +76,9 @@ class ToolSelectorMiddleware(MiddlewareBase):
         by: str | ChatModelBase | ChooseTools = "bm25",
         always: Sequence[str] = (),
         timeout: float = 10,
+        native: bool = False,
     ) -> None:
+        check_flag("ToolSelectorMiddleware(native=...)", native)
         check_number("ToolSelectorMiddleware(max_tools=...)", max_tools, whole=True)
         if by != "bm25" and not isinstance(by, ChatModelBase) and not callable(by):
             raise MiddlewareConfigError(
@@ -73,38 +88,66 @@ class ToolSelectorMiddleware(MiddlewareBase):
         if callable(by) and not isinstance(by, ChatModelBase):
             check_function("ToolSelectorMiddleware(by=...)", by, "question", "schemas")
         check_number("ToolSelectorMiddleware(timeout=...)", timeout, finite=True)
-        self.max_tools, self.by, self.timeout = max_tools, by, timeout
+        self.max_tools, self.by, self.timeout, self.native = max_tools, by, timeout, native
         self.always = check_patterns("ToolSelectorMiddleware(always=...)", always)
-        self._tool = FunctionTool(self._find_tools, name=_FIND, is_read_only=True)
+        self._tools = (
+            FunctionTool(self._find_tools, name=_FIND, is_read_only=True, flow=ToolFlow(trusted_output=True)),
+            FunctionTool(self._call_tool, name=CALL_TOOL, is_read_only=True, flow=ToolFlow(trusted_output=True)),
+        )
 
     def list_tools(self) -> Sequence[ToolBase]:
-        return [self._tool]
+        return self._tools
+
+    async def on_compress_context(
+        self, agent: Agent, input_kwargs: CompressContextValues, next_handler: NextCompressContext
+    ) -> None:
+        before, summary = [*agent.state.context], agent.state.summary
+        await next_handler(**input_kwargs)
+        after = agent.state.context
+        is_same = len(before) == len(after) and all(map(is_, before, after))
+        if not is_same or agent.state.summary != summary:
+            agent.state_of(self).pop("offered", None)
 
     async def on_model_call(
         self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        tools, choice = input_kwargs["tools"], input_kwargs["tool_choice"]
+        tools, choice, messages = input_kwargs["tools"], input_kwargs["tool_choice"], input_kwargs["messages"]
         own = [schema for schema in tools if is_users_tool(agent, _tool_name(schema))]
-        if agent.run.is_internal or len(own) <= self.max_tools:
+        data = agent.state_of(self)
+        if agent.run.is_internal:
             return await next_handler(**input_kwargs)
-        agent.run.scratch(self)["schemas"] = own
-        data = agent.run.state_of(self)
-        # Of this reply alone, also after it was parked: the next question may need other tools, and what was called is
-        # in the history.
+        if "offered" not in data and len(own) <= self.max_tools:  # so there is nothing to be found
+            return await next_handler(tools=_schemas_without(tools, _OWN_TOOLS))
         if "offered" not in data:
-            messages = input_kwargs["messages"]
-            fixed = self._fixed(messages, own)
-            texts = (message.get_text_content() for message in reversed(messages) if message.role == "user")
-            question = next((text for text in texts if text), "")
-            ranking = await self._rank(agent, question, own)
-            # What is fixed counts as well, but a place for what fits the question is always left.
-            room = max(1, self.max_tools - len(fixed))
-            fitting = [name for name in dict.fromkeys(ranking) if name not in fixed][:room]
-            data["offered"] = [*fixed, *fitting]
-        offered = _names_offered(data)
+            data["offered"] = await self._select(agent, messages, own)
+        offered = {*_names_offered(data)}
         named = () if choice is None else (choice.mode, *(choice.tools or ()))
         left_out = {_tool_name(schema) for schema in own} - {*offered, *named}
-        return await next_handler(tools=[schema for schema in tools if _tool_name(schema) not in left_out])
+        if self.native and input_kwargs["current_model"].supports_deferred_tools:
+            return await next_handler(
+                tools=[
+                    DeferredSchema(schema) if _tool_name(schema) in left_out else schema
+                    for schema in _schemas_without(tools, _OWN_TOOLS)
+                ]
+            )
+        known = {_tool_name(schema) for schema in tools}
+        result = await next_handler(
+            tools=_schemas_without(tools, left_out),
+            messages=[
+                call_through_tool(message, lambda name: name in offered or not is_users_tool(agent, name))
+                for message in messages
+            ],
+        )
+        return call_by_name(result, known.__contains__)
+
+    async def _select(self, agent: Agent, messages: list[Msg], own: list[JSONSchema]) -> list[str]:
+        fixed = self._fixed(messages, own)
+        texts = (message.get_text_content() for message in reversed(messages) if message.role == "user")
+        question = next((text for text in texts if text), "")
+        ranking = await self._rank(agent, question, own)
+        # What is fixed counts as well, but a place for what fits the question is always left.
+        room = max(1, self.max_tools - len(fixed))
+        return [*fixed, *[name for name in dict.fromkeys(ranking) if name not in fixed][:room]]
 
     def _fixed(self, messages: list[Msg], tools: list[JSONSchema]) -> set[str]:
         """Return the tools that are offered whatever the question is."""
@@ -155,7 +198,7 @@ class ToolSelectorMiddleware(MiddlewareBase):
         return selection.tools
 
     async def _find_tools(self, query: str, context: ToolContext) -> str:
-        """Find tools that are not offered yet, by what they do; what is found can be called from then on.
+        """Find further tools by what they do. Call what is found with call_tool.
 
         Args:
             query: What the tool should do, in a few words.
@@ -163,24 +206,43 @@ class ToolSelectorMiddleware(MiddlewareBase):
         agent = context.agent
         if not isinstance(agent, Agent):
             raise ToolError(f"{_FIND} finds tools of a conversation, and here is none")
-        schemas: list[JSONSchema] = agent.run.scratch(self).get("schemas", [])
-        data = agent.run.state_of(self)
-        offered = _names_offered(data)
+        data = agent.state_of(self)
+        offered, is_chosen = _names_offered(data), "offered" in data  # perhaps none of them
+        schemas = agent.run.toolkit.get_json_schemas(agent.state.active_groups)
         # What is offered already would take the places of what the model looks for.
-        left = {_tool_name(schema): schema for schema in schemas if _tool_name(schema) not in offered}
-        found = rank(query, {name: _searchable_text(schema) for name, schema in left.items()}, matching=True)[
-            :_FOUND_AT_ONCE
-        ]
+        left = {
+            name: schema
+            for name, schema in ((_tool_name(schema), schema) for schema in schemas)
+            if is_users_tool(agent, name) and is_chosen and name not in offered
+        }
+        found = rank(query, {name: _searchable_text(schema) for name, schema in left.items()}, matching=True)
         if not found:
             return "No other tool fits."
-        data["offered"] = [*offered, *found]
-        return "\n".join(f"{name}: {_description(left[name])}" for name in found)
+        return "\n".join(json.dumps(left[name]["function"], ensure_ascii=False) for name in found[:_FOUND_AT_ONCE])
+
+    async def _call_tool(self, name: str, arguments: dict[str, Any], context: ToolContext) -> str:
+        """Call a tool that find_tools has found.
+
+        Args:
+            name: The name of the tool.
+            arguments: Its arguments, as its parameters say.
+        """
+        # A call that names a tool has become the call of that tool before it gets here, unless this layer was skipped.
+        agent = context.agent
+        schemas = agent.run.toolkit.get_json_schemas(agent.state.active_groups) if isinstance(agent, Agent) else []
+        if name != CALL_TOOL and name in map(_tool_name, schemas):
+            raise ToolError(f"{CALL_TOOL} cannot call {name!r} in this answer: call it by its own name")
+        raise ToolError(f"the tool {name!r} does not exist: {_FIND} finds tools by what they do")
 
 
 def _names_offered(data: dict[str, Any]) -> list[str]:
     """Return the names that the reply is offered; the data comes from a store, and may be anything."""
     names: object = data.get("offered")
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _schemas_without(schemas: Sequence[JSONSchema], names: Container[str]) -> list[JSONSchema]:
+    return [schema for schema in schemas if _tool_name(schema) not in names]
 
 
 def _tool_name(schema: JSONSchema) -> str:

@@ -1,12 +1,10 @@
-"""Trim tool results: a long request goes out without the oldest results of tools."""
+"""Trim tool results: sends a long request without the oldest results of tools."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 from agentrt.agent import Agent
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, ToolResultBlock
 from agentrt.model import ModelResult
 from agentrt.model.estimate import CHARACTERS_PER_TOKEN, TextLength, characters_of, estimated_usage
@@ -16,16 +14,17 @@ from agentrt_middleware.validation import check_number
 __all__ = ["TrimToolResultsMiddleware"]
 
 
-@suggest_keywords(trigger="above", max_tokens="above", keep="keep_last")
 class TrimToolResultsMiddleware(MiddlewareBase):
-    """Sends a note in the place of the oldest results of tools when a request has more than about `above` tokens.
+    """Replaces the oldest results of tools by a note when a request has more than about `above` tokens.
 
-    The last `keep_last` results stay. As many others are left out as bring the request below `above` by the share
-    `step`, and they stay out, so that between these steps the beginning of requests does not change, by which providers
-    cache. Calls and the conversation itself are left as they are: what is sent is a copy.
+    The last `keep_last` results stay. Others are removed until the request is below `above` by the share
+    `step`, and they stay out, so that between these steps the beginning of requests does not change, which providers
+    cache. Calls and the conversation itself are unchanged: the request is a copy.
     """
 
+    inherited = False
     wraps: ClassVar = INSIDE_OF_CONTEXT
+    rewrites = ("history",)
 
     def __init__(self, above: int = 100_000, *, keep_last: int = 3, step: float = 0.25) -> None:
         check_number("TrimToolResultsMiddleware(above=...)", above, finite=True)
@@ -43,10 +42,10 @@ class TrimToolResultsMiddleware(MiddlewareBase):
         messages = input_kwargs["messages"]
         if agent.run.is_internal:
             return await next_handler(**input_kwargs)
-        places = list(_results_in(messages))
+        places = [(message.id, result) for message in messages for result in message.get_content_blocks("tool_result")]
         results = [block for _, block in places]
         data = agent.state_of(self)
-        # One place is kept, and not all: when that result is summarised away, nothing before it is left either. With
+        # Only the last place is stored: when that result is summarised, everything before it is gone too. With
         # the message, since calls of two replies may have one id.
         last_removed = data.get("last_removed")
         removed = next((n for n, (message, block) in enumerate(places, 1) if [message, block.id] == last_removed), 0)
@@ -62,9 +61,9 @@ class TrimToolResultsMiddleware(MiddlewareBase):
     def _advance(
         self, messages: list[Msg], results: list[ToolResultBlock], removed: int, length: TextLength | None
     ) -> int:
-        """Return how many of the results are to be left out, from the oldest on."""
+        """Return how many of the results to remove, from the oldest on."""
         tokens = estimated_usage(messages, (), length).input_tokens
-        # As it will be sent, with what is left out already.
+        # As it will be sent, without the results removed so far.
         tokens -= sum(_saved_tokens(result, length) for result in results[:removed])
         if tokens <= self.above:
             return removed
@@ -76,10 +75,3 @@ class TrimToolResultsMiddleware(MiddlewareBase):
 
 def _saved_tokens(result: ToolResultBlock, length: TextLength | None) -> int:
     return max(0, characters_of(result, length) - len(REMOVED)) // CHARACTERS_PER_TOKEN
-
-
-def _results_in(messages: list[Msg]) -> Iterator[tuple[str, ToolResultBlock]]:
-    """Yield the results with the ids of their messages."""
-    for message in messages:
-        if not isinstance(message.content, str):
-            yield from ((message.id, block) for block in message.content if isinstance(block, ToolResultBlock))

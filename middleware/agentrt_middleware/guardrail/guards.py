@@ -9,7 +9,6 @@ from typing import Any
 
 from agentrt.agent import AgentBase
 from agentrt.errors import BudgetExceeded, Malformed, MiddlewareConfigError
-from agentrt.keywords import suggest_keywords
 from agentrt.message import SystemMsg, UserMsg
 from agentrt.model import ChatModelBase, chat_model
 from agentrt_middleware.guardrail.concurrency import GuardTime
@@ -37,7 +36,7 @@ class GuardedCall:
 
 @dataclass(frozen=True)
 class Replace:
-    """What a guard returns to have `value` stand in the place of the text that it was given."""
+    """The result of a guard that replaces the given text by `value`."""
 
     value: str
 
@@ -51,7 +50,6 @@ class _YesOrNo:
     is_yes: bool
 
 
-@suggest_keywords(prompt="question", llm="model")
 class Judge:
     """A guard that asks a chat model a question about the text, and trips if the answer is yes.
 

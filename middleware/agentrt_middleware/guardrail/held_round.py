@@ -29,7 +29,7 @@ _SAYS_NOTHING = (ModelCallStartEvent, CustomEvent)
 class HeldRound:
     """Takes the items of a round, and gives those at once that say nothing of the answer.
 
-    With a `window`, text is due to be judged as soon as there are so many characters of it, and may leave then.
+    With a `window`, text is judged as soon as it has that many characters, and may then leave.
     """
 
     def __init__(self, reply_id: str, window: int | None = None) -> None:
@@ -60,7 +60,10 @@ class HeldRound:
         if isinstance(item, _SAYS_NOTHING):
             return True
         self._items.append(item)
-        self._unjudged += len(_text_in(item))
+        if isinstance(item, TextBlockDeltaEvent):
+            self._unjudged += len(item.delta)
+        elif isinstance(item, TextBlockEndEvent):
+            self._unjudged += len(item.text or "")
         # No call leaves before the whole round has been judged, and nothing that comes after one.
         self._has_call = self._has_call or isinstance(item, ToolCallStartEvent)
         return False
@@ -94,7 +97,7 @@ class HeldRound:
         """Return the text of the answer that is held, after the end of what has left."""
         text = _joined_text(self._items)
         # The message at the end says what the events have said, unless a layer has put another one there.
-        messages = [_message_text(item) for item in self._items if isinstance(item, Msg)]
+        messages = [item.get_text_content("") or "" for item in self._items if isinstance(item, Msg)]
         others = [message for message in messages if message != "".join(self._sent) + text]
         return self._context + text + "".join(others)
 
@@ -155,12 +158,6 @@ class HeldRound:
         return (item for item in self._items if isinstance(item, ModelCallEndEvent))
 
 
-def _text_in(item: AgentEvent | Msg) -> str:
-    if isinstance(item, TextBlockDeltaEvent):
-        return item.delta
-    return item.text or "" if isinstance(item, TextBlockEndEvent) else ""
-
-
 def _joined_text(items: list[AgentEvent | Msg]) -> str:
     """Return what the blocks of text say; the end of a block may say something else than its pieces."""
     texts: dict[str, list[str]] = {}
@@ -170,11 +167,6 @@ def _joined_text(items: list[AgentEvent | Msg]) -> str:
         elif isinstance(item, TextBlockEndEvent) and item.text is not None:
             texts[item.block_id] = [item.text]
     return "".join("".join(pieces) for pieces in texts.values())
-
-
-def _message_text(message: Msg) -> str:
-    blocks = message.get_content_blocks("text")
-    return message.content if isinstance(message.content, str) else "".join(block.text for block in blocks)
 
 
 def _id_of(item: AgentEvent | Msg) -> str | None:

@@ -12,27 +12,25 @@ from agentrt.event import AgentEvent, BlocksWithdrawnEvent, CustomEvent, HintBlo
 from agentrt.hooks import (
     ActingValues,
     CheckPermissionValues,
-    CompressContextValues,
     MiddlewareBase,
     ModelCallValues,
     NextActing,
     NextCheckPermission,
-    NextCompressContext,
     NextModelCall,
     NextReasoning,
     ReasoningValues,
 )
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, TextBlock, ToolResultState
 from agentrt.model import ChatResponse, ModelResult
 from agentrt.types import (
     STRUCTURED_OUTPUT,
+    IncomingContent,
     PermissionBehavior,
     PermissionDecision,
     ToolChunk,
     ToolResponse,
 )
-from agentrt_middleware.attempts import ATTEMPT_LAYERS, close, only_if
+from agentrt_middleware.attempts import ATTEMPT_LAYERS, close, only_for, only_if
 from agentrt_middleware.guardrail.concurrency import MAX_READ_AHEAD, GuardTime, ReadAhead, may_withdraw, run_beside
 from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Guards, Trip, check_guards
 from agentrt_middleware.guardrail.held_round import HeldRound
@@ -44,10 +42,13 @@ __all__ = ["GuardrailMiddleware"]
 
 _MIN_WINDOW = 20  # characters; guards that see less could judge nothing
 
+_STAGES: dict[str, str] = {
+    **dict.fromkeys(("input", "feedback"), "input"),
+    **dict.fromkeys(("tool_result", "not_run", "external", "hint", "passage", "memory"), "tool_result"),
+}
 _Stage = Guard | Sequence[Guard]
 
 
-@suggest_keywords(guards="output", guardrails="output", input_guardrails="input", output_guardrails="output")
 class GuardrailMiddleware(MiddlewareBase):
     """Has guards judge what users ask, what models answer, which tools are called and what these give.
 
@@ -146,11 +147,14 @@ class GuardrailMiddleware(MiddlewareBase):
         if not new:
             return await next_handler(messages=messages)
         check = _InputCheck(self._guards["input"], agent, inputs, new)
-        if not self.parallel:
+        if not self.parallel:  # what was observed; an input has passed `on_content`
             await check.run(None)
             result = None
         else:
             result = await check.run_beside(next_handler, messages, GuardTime(self.timeout, has_begun=False))
+        if isinstance(agent, Agent):
+            # There is one text of what was said, for summaries and memories too.
+            agent.state.context = inputs.rewrite(agent.state.context)
         for guard in check.replaced_by:
             self._tell(agent, guard, "input", "replace")
         if check.trip is not None:
@@ -195,19 +199,6 @@ class GuardrailMiddleware(MiddlewareBase):
         if not asks_again:
             self._stop(agent, trip, "output")
 
-    @only_if(lambda guardrail: guardrail.input)
-    async def on_compress_context(
-        self, agent: Agent, input_kwargs: CompressContextValues, next_handler: NextCompressContext
-    ) -> None:
-        sent = agent.state.context
-        allowed = self._inputs_of(agent).apply(sent)
-        agent.state.context = allowed  # a summary is written from it, and no request may have what is withheld
-        try:
-            await next_handler(**input_kwargs)
-        finally:
-            as_sent = {id(new): old for new, old in zip(allowed, sent, strict=True)}
-            agent.state.context = [as_sent.get(id(message), message) for message in agent.state.context]
-
     async def on_check_permission(
         self, agent: AgentBase, input_kwargs: CheckPermissionValues, next_handler: NextCheckPermission
     ) -> PermissionDecision:
@@ -221,44 +212,62 @@ class GuardrailMiddleware(MiddlewareBase):
         trip, _, _ = await self._guards["tool_call"].judge(call, agent)
         if trip is None:
             return decision
+        self._denied_calls(agent).add(input_kwargs["tool_call"].id)
         self._tell(agent, trip.guard, "tool_call", "deny")
         return PermissionDecision(PermissionBehavior.DENY, trip.reason, "GuardrailMiddleware", bypass_immune=True)
 
+    async def on_content(self, agent: AgentBase, content: IncomingContent) -> IncomingContent:
+        is_judged_later = content.source == "observed" or (content.source == "input" and self.parallel)
+        stage = _STAGES.get(content.source)
+        if stage is None or is_judged_later or not self._guards[stage] or self._is_own(agent, content):
+            return content
+        trip, text, replaced_by = await self._guards[stage].judge(content.text, agent)
+        for guard in replaced_by:
+            self._tell(agent, guard, stage, "replace")
+        if trip is not None:
+            # The model cannot mend what a user has said.
+            if stage == "input" or self.on_trip != "again" or not isinstance(agent, Agent):
+                self._end(agent, trip, stage)
+            self._tell(agent, trip.guard, stage, "again")
+            return replace(content.with_text(_reproach(trip)), state=ToolResultState.ERROR, metadata={})
+        if replaced_by:
+            others = [block for block in content.content if not isinstance(block, TextBlock)]
+            is_message = content.source == "input"
+            content = replace(content, content=[TextBlock(text), *(others if is_message else ())])
+            content = content if is_message else replace(content, metadata={})
+        if content.source == "input":
+            self._inputs_of(agent).accept_content(content.content)
+        return content
+
+    def _judges_acting(self, agent: AgentBase) -> bool:
+        return bool(self.tool_result) and not agent.runs_reply_loop  # elsewhere, results pass `on_content`
+
+    @only_for(_judges_acting)
     async def on_acting(
         self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
-        if not self.tool_result or call_of(input_kwargs).name == STRUCTURED_OUTPUT:
-            async for item in next_handler(**input_kwargs):
-                yield item
-            return
-        response: ToolResponse | None = None
+        call = call_of(input_kwargs)
         # The pieces do not leave: they need not say the same as the result, which is what is judged.
         async for item in next_handler(**input_kwargs):
             if isinstance(item, ToolResponse):
-                response = item
+                content = IncomingContent("tool_result", item.content, call, call.name, state=item.state)
+                judged = await self.on_content(agent, content)
+                yield item if judged is content else replace(item, content=judged.content, metadata={})
             elif not isinstance(item, ToolChunk):
                 yield item  # of an agent that runs its tools itself
-        if response is None:
-            return
-        if response.waits:
-            yield response
-            return
-        text = response.text
-        answer = response.metadata.get("response_msg")
-        if isinstance(answer, Msg):  # the tool answers in the model's place
-            text = f"{text}\n{answer.get_text_content() or ''}"
-        trip, text, replaced_by = await self._guards["tool_result"].judge(text, agent)
-        for guard in replaced_by:
-            self._tell(agent, guard, "tool_result", "replace")
-        if trip is not None and (self.on_trip != "again" or not isinstance(agent, Agent)):
-            self._end(agent, trip, "tool_result")
-        if trip is not None:
-            self._tell(agent, trip.guard, "tool_result", "again")
-            yield ToolResponse([TextBlock(_reproach(trip))], ToolResultState.ERROR)
-        elif replaced_by:
-            yield replace(response, content=[TextBlock(text)], metadata={})
-        else:
-            yield response
+
+    def _is_own(self, agent: AgentBase, content: IncomingContent) -> bool:
+        """Say whether it is what this layer itself says to the model, or an answer in a form, which is the model's."""
+        if content.source == "hint":
+            return content.name == "guardrail"
+        if content.name == STRUCTURED_OUTPUT:
+            return True
+        call = content.tool_call
+        return content.source == "not_run" and call is not None and call.id in self._denied_calls(agent)
+
+    def _denied_calls(self, agent: AgentBase) -> set[str]:
+        denied: set[str] = agent.run.scratch(self).setdefault("denied", set())
+        return denied
 
     def _inputs_of(self, agent: AgentBase) -> UserInputs:
         return UserInputs(agent.state_of(self), agent.run.scratch(self).setdefault("digests", {}))

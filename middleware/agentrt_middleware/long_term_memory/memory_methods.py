@@ -1,4 +1,4 @@
-"""What a memory of the user's own must have, checked before the first reply."""
+"""The required methods of a custom memory, checked before the first reply."""
 
 from inspect import iscoroutinefunction, signature, unwrap
 from typing import Any
@@ -9,7 +9,7 @@ from agentrt.types import LongTermMemoryMode
 
 __all__ = ["check_memory_methods"]
 
-# How each method is called: by so many positions, and by these keywords.
+# How each method is called: the number of positional arguments, and the keywords.
 _Methods = dict[str, tuple[int, tuple[str, ...]]]
 _STATIC: _Methods = {"record": (1, ("owner", "key", "run")), "retrieve": (2, ("owner",))}
 _TOOLS: _Methods = {"record_to_memory": (2, ("owner",)), "retrieve_from_memory": (2, ("owner",))}

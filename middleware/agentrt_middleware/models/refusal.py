@@ -7,26 +7,25 @@ from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError, Refused
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
 from agentrt_middleware.attempts import close, is_readable, make_attempts, name_model
 
 __all__ = ["RefusalMiddleware"]
 
-# Our own adapters raise `Refused`; those of others may pass on what a provider calls it.
+# Our own adapters raise `Refused`; others may pass on the provider's reason.
 _REFUSALS = ("content_filter", "refusal")
 
 
-@suggest_keywords(fallback="models", model="models")
 class RefusalMiddleware(MiddlewareBase):
     """Asks `models`, one after the other, when the model or its filter declines to answer.
 
-    A refusal is the error `Refused`, or an answer whose `finished_reason` is "content_filter" or "refusal". What a
-    refused answer has said is withdrawn, and a `ModelCallRetryEvent` announces the next model, which its answer names
-    in `metadata["model"]`. If all decline, the last refusal stands. Other failures are left to
-    `ModelFallbackMiddleware`. The caller owns the models.
+    A refusal is the error `Refused`, or an answer whose `finished_reason` is "content_filter" or "refusal". The text of
+    a refused answer is withdrawn, and a `ModelCallRetryEvent` announces the next model, which its answer names in
+    `metadata["model"]`. If all decline, the last refusal stands. Other failures are left to `ModelFallbackMiddleware`.
+    The caller owns the models.
     """
 
+    inherited = False
     emits = True
     wraps: ClassVar = {
         "RetryMiddleware": "each model is retried by itself",
@@ -65,11 +64,11 @@ class _RefusableCall:
         self._models = [own, *(model for model in models if model is not own)]
         self._attempt = 0
 
-    # An error in mid-stream is what `make_attempts` withdraws an answer for, so a refusal is made into one.
+    # `make_attempts` withdraws an answer on an error in mid-stream, so a refusal is turned into one.
     async def start(self) -> ModelResult:
         result = await self._next_handler(current_model=self._models[self._attempt])
         if self._attempt + 1 == len(self._models):
-            return result  # nobody else is left to ask, so its refusal is the answer
+            return result  # no other model is left, so the refusal is the answer
         if isinstance(result, ChatResponse):
             self._raise_refusal(result)
             return result

@@ -1,4 +1,4 @@
-"""Model router: each reply, call or conversation is answered by the model that a function chooses."""
+"""Model router: a function chooses the model of each reply, call or conversation."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -10,7 +10,6 @@ import anyio
 from agentrt.agent import Agent
 from agentrt.errors import BudgetExceeded, MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
 from agentrt.model.needs import needs_of
@@ -25,20 +24,20 @@ ChooseModel = Callable[[Agent, list[Msg]], str | Awaitable[str | None] | None]
 _logger = logging.getLogger("agentrt")
 
 
-@suggest_keywords(router="choose", function="choose", candidates="models")
 class ModelRouterMiddleware(MiddlewareBase):
-    """Has one of `models` answer in place of the agent's model, as `choose` says.
+    """Replaces the agent's model by one of `models`, chosen by `choose`.
 
     `choose(agent, messages)`, a plain or coroutine function, returns a key of `models`, or `None` for the agent's own
-    model; it may ask a model itself, with `agent.run.ask_model`. It is asked once for each "reply", "call" or
+    model; it may call a model itself, with `agent.run.ask_model`. It is called once for each "reply", "call" or
     "conversation", as `per` says, and its choice is saved with the conversation. If it raises, takes longer than
-    `timeout` seconds or returns something else, the agent's own model answers that call or reply, and the log says so;
+    `timeout` seconds or returns anything else, the agent's own model answers that call or reply, and the log says so;
     likewise a call whose tools or images the chosen model is known not to take. `agent.model` is never changed. An
     answer of another model names it in its `metadata["model"]`.
 
-    A model may be given by name, as `chat_model` takes it. The caller owns the models, and closes them if need be.
+    A model may be a name for `chat_model`. The caller owns the models, and closes them if need be.
     """
 
+    inherited = False
     wraps: ClassVar = INSIDE_OF_CONTEXT
 
     def __init__(
@@ -70,7 +69,7 @@ class ModelRouterMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: Agent, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        if agent.run.is_internal:  # summaries and judges have the model that they ask for
+        if agent.run.is_internal:  # summaries and judges use the model of their request
             return await next_handler(**input_kwargs)
         name = await self._name_for(agent, input_kwargs["messages"])
         if name is None:
@@ -78,7 +77,7 @@ class ModelRouterMiddleware(MiddlewareBase):
         model = self.models[name]
         if model is input_kwargs["current_model"]:
             return await next_handler(**input_kwargs)
-        # Its refusal would end the reply, and the agent's own model may well take the call.
+        # Its refusal would end the reply, while the agent's own model may take the call.
         missing = sorted(filter(model.lacks, needs_of(input_kwargs["messages"], input_kwargs["tools"])))
         if missing:
             _logger.warning(
@@ -92,25 +91,25 @@ class ModelRouterMiddleware(MiddlewareBase):
     async def _name_for(self, agent: Agent, messages: list[Msg]) -> str | None:
         if self.per == "call":
             return (await self._ask(agent, messages))[0]
-        # Kept by the reply's id, so that a reply which was parked is resumed with the same model.
+        # By the reply's id, so that a parked reply is resumed with the same model.
         data, period = agent.state_of(self), agent.run.id if self.per == "reply" else "conversation"
         # The models may have changed since the conversation was saved.
         if data.get("period") not in (period, agent.run.id) or data.get("model") not in [None, *self.models]:
             choice, has_chosen = await self._ask(agent, messages)
-            # A failure holds for the reply: the next one may ask with more luck.
+            # A failure holds for this reply; the next one tries again.
             data.update(period=period if has_chosen else agent.run.id, model=choice)
         name: str | None = data.get("model")
         return name
 
     async def _ask(self, agent: Agent, messages: list[Msg]) -> tuple[str | None, bool]:
-        """Return the choice, and whether it is one: a function that fails has chosen nothing."""
+        """Return the choice, and whether the function succeeded."""
         problem = f"took longer than {self.timeout:g} s"
         with anyio.move_on_after(self.timeout):
             try:
                 choice: Any = self.choose(agent, list(messages))
                 if isawaitable(choice):
                     choice = await choice
-            except BudgetExceeded:  # not the function has failed: it may not ask its model
+            except BudgetExceeded:  # not a failure of the function: its model call was refused
                 raise
             except Exception as error:  # noqa: BLE001  # a function of the user's own; a reply does not fail for a choice
                 problem = f"failed ({type(error).__name__})"
@@ -123,7 +122,7 @@ class ModelRouterMiddleware(MiddlewareBase):
 
 
 class _RoutedCall:
-    """The one attempt at a call, with the model that was chosen."""
+    """The single attempt at a call, with the chosen model."""
 
     def __init__(self, model: ChatModelBase, next_handler: NextModelCall) -> None:
         self._model = model

@@ -28,7 +28,7 @@ class PlanOfConversation:
 
     @property
     def current_plan(self) -> Plan | None:
-        """A copy of the plan, `None` if there is none."""
+        """A copy of the plan or `None`."""
         return self._notebook.plan_of(self._agent)
 
     async def get_current_hint(self) -> Msg | None:

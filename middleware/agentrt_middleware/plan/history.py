@@ -34,7 +34,7 @@ class ConversationHistory(PlanStorageBase):
         return readable_plans(plan_from_json, self._saved)
 
     async def get_plan(self, plan_id: str) -> Plan | None:
-        """Return a plan, `None` if there is none with this id."""
+        """Return a plan, `None` for an unknown id."""
         return next((plan for plan in await self.get_plans() if plan.id == plan_id), None)
 
     async def plans_of(self, owner: str) -> list[Plan]:

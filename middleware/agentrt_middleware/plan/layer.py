@@ -1,4 +1,4 @@
-"""What the layers that keep a plan have in common: where it is, who learns of its changes, and what the model reads."""
+"""The common base of layers with a plan: its place, its listeners, and the text for the model."""
 
 import json
 import logging
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 
 import anyio
 
+from agentrt._runtime.text import one_line, type_with_article
 from agentrt.agent import Agent
 from agentrt.errors import ChainContractError, MiddlewareConfigError, ToolError, UsageError
 from agentrt.event import CustomEvent
@@ -17,7 +18,6 @@ from agentrt.message import Msg
 from agentrt.model import ModelResult
 from agentrt.plan import Plan, PlanStorageBase
 from agentrt.plan.plan import plan_from_json, plan_to_json, time_text
-from agentrt.text import one_line, type_with_article
 from agentrt.tool import ToolContext
 from agentrt.types import JSONObject
 from agentrt_middleware.context.requests import INSIDE_OF_ADDITIONS, hint_message
@@ -47,6 +47,7 @@ class _CheckedPlan(dict[str, Any]):
 class PlanLayer(MiddlewareBase):
     """Keeps the plan of each conversation, and shows it to the model as the last message of each request."""
 
+    inherited = False
     # Both kinds of plans are kept as the same data, so an agent can have one of them only.
     key = "plan"
     emits = False  # once after a plan was loaded, which is soon enough when the model has been asked
@@ -96,7 +97,7 @@ class PlanLayer(MiddlewareBase):
             return None
 
     def register_plan_change_hook(self, hook_name: str, hook: Callable[[Self, Plan | None], Any]) -> None:
-        """Call `hook(notebook, plan)` after each change, awaited if need be; `plan` is `None` when there is none left.
+        """Call `hook(notebook, plan)` after each change, awaited if need be; `plan` is `None` once it is gone.
 
         One of the same name is replaced. What a hook raises is logged by its type, and changes nothing.
         """
@@ -143,6 +144,10 @@ class PlanLayer(MiddlewareBase):
         under a new id, so that neither is lost.
         """
         history = self.history_of(context.agent)
+        if self.storage is not None:  # which other conversations read
+            as_kept = plan_to_json(plan)
+            described = context.agent.described(as_kept)
+            plan = plan if described == as_kept else plan_from_json(described)
         kept = await history.get_plan(plan.id)
         if kept is not None:
             is_known = _digest_of_plan(kept) == context.agent.state_of(self).get(_RECOVERED)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from agentrt._runtime.keywords import suggest_attributes
 from agentrt.agent import Agent
-from agentrt.keywords import suggest_attributes, suggest_keywords
 from agentrt.plan import DefaultPlanToHint, PlanStorageBase
 from agentrt.tool import ToolGroup
 from agentrt.tool.base import check_name
@@ -31,7 +31,6 @@ _PLAN_METHODS = (
 @suggest_attributes(
     **{name: f"write notebook.of(agent).{name}(...): a notebook serves many agents" for name in _PLAN_METHODS}
 )
-@suggest_keywords()
 class PlanNotebook(PlanLayer):
     """Gives the agent eight tools to make a plan and to work on it, and shows it the plan with each request.
 
@@ -39,7 +38,7 @@ class PlanNotebook(PlanLayer):
     `storage`; in that, conversations find the plans of their `owner`, a str or a function of the agent, which is by
     default the conversation itself. A plan has at most `max_subtasks` steps, by default 100. With a `group`, the tools
     are in a group of that name, which the model switches on when it needs them. `plan_to_hint` is a function of the
-    plan, or of `None` where there is none, that returns what the model reads.
+    plan, or of `None` without one, that returns the text for the model.
     """
 
     description: str = (

@@ -11,7 +11,7 @@ from agentrt.errors import ToolError
 from agentrt.message import TextBlock, ToolResultState
 from agentrt.plan import Plan, PlanStorageBase, SubTask
 from agentrt.plan.plan import time_text
-from agentrt.tool import FunctionTool, ToolContext, ToolResponse
+from agentrt.tool import FunctionTool, ToolContext, ToolFlow, ToolResponse
 
 __all__ = ["NotebookTools", "PlanKeeper", "refusal"]
 
@@ -31,7 +31,7 @@ class SubTaskDraft(TypedDict):
 
 
 class PlanKeeper(Protocol):
-    """What keeps the plan of each conversation."""
+    """The keeper of each conversation's plan."""
 
     max_subtasks: int
 
@@ -63,7 +63,12 @@ class NotebookTools:
             self.recover_historical_plan,
         )
         # Nothing but the conversation changes, so they may run in any permission mode.
-        return [FunctionTool(function, is_concurrency_safe=False, is_read_only=True) for function in functions]
+        # What is noted is shown to the model again, and so keeps its handles.
+        flow = ToolFlow(trusted_output=True)
+        return [
+            FunctionTool(function, is_concurrency_safe=False, is_read_only=True, flow=flow, keeps_handles=True)
+            for function in functions
+        ]
 
     async def create_plan(
         self,

@@ -7,13 +7,12 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from agentrt._runtime.text import one_line
 from agentrt.agent import Agent
-from agentrt.keywords import suggest_keywords
 from agentrt.message import TextBlock
 from agentrt.plan import DefaultPlanToHint, Plan, SubTask
-from agentrt.plan.plan import TaskState, time_text
-from agentrt.text import one_line
-from agentrt.tool import FunctionTool, ToolContext, ToolResponse
+from agentrt.plan.plan import time_text
+from agentrt.tool import FunctionTool, ToolContext, ToolFlow, ToolResponse
 from agentrt_middleware.plan.layer import PlanLayer, PlanToHint
 from agentrt_middleware.plan.notebook_tools import refusal
 
@@ -38,7 +37,7 @@ class TodoItem(_TodoOptionalFields):
 
 
 class _TodosToHint(DefaultPlanToHint):
-    """What a model reads of its list."""
+    """The text of the list for the model."""
 
     no_plan: ClassVar[str] = (
         "If what the user asks for takes several steps, call 'write_todos' first with a list of them. Otherwise answer "
@@ -53,7 +52,6 @@ class _TodosToHint(DefaultPlanToHint):
         return self.todos.format(plan=self._quote(_list_in_words(plan)))
 
 
-@suggest_keywords(max_subtasks="max_todos")
 class TodoMiddleware(PlanLayer):
     """Gives the agent one tool, `write_todos`, that keeps a list of what is to do, and shows it with each request.
 
@@ -84,7 +82,11 @@ class TodoMiddleware(PlanLayer):
 
     def list_tools(self) -> Sequence[FunctionTool]:
         """Return the tool."""
-        return [FunctionTool(self.write_todos, is_concurrency_safe=False, is_read_only=True)]
+        flow = ToolFlow(trusted_output=True)
+        # What is noted is shown to the model again, and so keeps its handles.
+        return [
+            FunctionTool(self.write_todos, is_concurrency_safe=False, is_read_only=True, flow=flow, keeps_handles=True)
+        ]
 
     async def write_todos(self, context: ToolContext, todos: list[TodoItem]) -> ToolResponse:
         """Write the whole list of what is to do, in place of the one before.
@@ -106,7 +108,18 @@ class TodoMiddleware(PlanLayer):
         if plan is None:
             plan = self.new_plan(context, _TITLE)
         # Without the rules about the order, which is the model's to choose here.
-        plan.subtasks = _subtasks(todos, before, now)
+        plan.subtasks, new_ids = [], _new_ids([*before, *(todo.get("id", "") for todo in todos)])
+        for todo in todos:
+            name = todo.get("id", "") or next(new_ids)
+            known = before.get(name)
+            subtask = SubTask(todo["content"], created_at=now if known is None else known.created_at, id=name)
+            if todo["state"] != "done":
+                subtask.set_state(todo["state"])
+            elif known is not None and known.state == "done":  # it keeps the time at which it was
+                subtask.finish(known.outcome or "", known.finished_at)
+            else:
+                subtask.finish("", now)
+            plan.subtasks.append(subtask)
         plan.refresh_plan_state()
         await self.keep_plan(context, plan if plan.subtasks else None)
         return ToolResponse([TextBlock(_list_in_words(plan))])
@@ -134,33 +147,12 @@ class TodoMiddleware(PlanLayer):
         return None
 
 
-def _subtasks(todos: list[TodoItem], before: dict[str, SubTask], now: str) -> list[SubTask]:
-    new_ids = _new_ids([*before, *(todo.get("id", "") for todo in todos)])
-    subtasks: list[SubTask] = []
-    for todo in todos:
-        name = todo.get("id", "") or next(new_ids)
-        known = before.get(name)
-        subtask = SubTask(todo["content"], created_at=now if known is None else known.created_at, id=name)
-        _set_state(subtask, todo["state"], known, now)
-        subtasks.append(subtask)
-    return subtasks
-
-
 def _new_ids(taken: Iterable[str]) -> Iterator[str]:
     """Yield numbers that are not among the ids which are taken, of which the model may have made up some."""
     names = set(taken)
     # A longer one is not one of ours.
     numbers = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < 10]
     return (str(number) for number in count(max(numbers, default=0) + 1) if str(number) not in names)
-
-
-def _set_state(subtask: SubTask, state: TaskState, known: SubTask | None, now: str) -> None:
-    if state != "done":
-        subtask.set_state(state)
-    elif known is not None and known.state == "done":  # it keeps the time at which it was
-        subtask.finish(known.outcome or "", known.finished_at)
-    else:
-        subtask.finish("", now)
 
 
 def _list_in_words(plan: Plan) -> str:

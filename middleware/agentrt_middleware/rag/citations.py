@@ -43,7 +43,7 @@ class CitationNumbers:
             "start": hit.start,
             "end": hit.end,
         }
-        # By its place and not by its text, so that a number means the same where a document is indexed anew.
+        # By its place, not by its text, so that a number keeps its meaning when a document is indexed again.
         for known in self.places:
             if all(known.get(key) == value for key, value in place.items()):
                 return int(known["number"])

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from inspect import isawaitable
 from typing import Any, ClassVar, Literal
 
 import anyio
 
+from agentrt._runtime.text import type_with_article
 from agentrt.agent import Agent, AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.event import AgentEvent, CustomEvent
@@ -19,13 +21,11 @@ from agentrt.hooks import (
     ReasoningValues,
     ReplyValues,
 )
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, SystemMsg, TextBlock, ToolResultState, UserMsg
 from agentrt.model import ModelResult
 from agentrt.rag import KnowledgeBase, KnowledgeHit, KnowledgeHits
-from agentrt.text import type_with_article
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolResponse
-from agentrt.types import JSONObject
+from agentrt.types import IncomingContent, JSONObject
 from agentrt_middleware.context.requests import INSIDE_OF_ADDITIONS, hint_message, question_place
 from agentrt_middleware.rag.citations import CitationNumbers
 from agentrt_middleware.rag.passages import format_passages
@@ -49,9 +49,6 @@ _REWRITE = (
 )
 
 
-@suggest_keywords(
-    knowledge="knowledge_bases", k="limit", top_k="limit", enable_rewrite_query="rewrite", reranker="rerank"
-)
 class RAGMiddleware(MiddlewareBase):
     """Has a model find passages of knowledge bases, numbered over the conversation, and says which an answer cites.
 
@@ -66,7 +63,9 @@ class RAGMiddleware(MiddlewareBase):
     numbers in it that stand for nothing.
     """
 
+    inherited = False
     wraps: ClassVar = INSIDE_OF_ADDITIONS
+    rewrites = ("history",)
     # Without the loop's requests and tools the model finds nothing that an answer could cite.
     needs_hooks: ClassVar = ("on_model_call",)
 
@@ -160,8 +159,17 @@ class RAGMiddleware(MiddlewareBase):
             hits, failures = await self._search(query, self.knowledge_bases)
         # Not before: a process that is killed meanwhile searches again when the reply resumes.
         numbers = CitationNumbers(agent.state_of(self))
+        hits = [await self._receive(agent, hit) for hit in hits]
         agent.run.state_of(self)["passages"] = format_passages(hits, numbers, self.max_chars)
         return "; ".join(failures)
+
+    async def _receive(self, agent: Agent, hit: KnowledgeHit) -> KnowledgeHit:
+        """Return the hit as `on_content` leaves it; its heading and title are written by strangers too."""
+        labels = {"heading": hit.heading, "title": hit.title}
+        incoming = IncomingContent("passage", [TextBlock(hit.text)], name=hit.knowledge_base, metadata=labels)
+        received = await agent.run.receive(incoming)
+        heading, title = (str(received.metadata.get(label, "")) for label in labels)
+        return replace(hit, text=received.text, heading=heading, title=title)
 
     async def _rewrite(self, agent: Agent, query: str) -> str:
         # The last exchanges are enough to know what "it" is.
@@ -200,7 +208,13 @@ class RAGMiddleware(MiddlewareBase):
             _logger.warning("the knowledge base %r could not be searched: %s", name, failure)
         # Of these, the knowledge base itself has logged what it did instead.
         failures |= {name: f"by words alone, {hits.failure}" for name, hits in rankings.items() if hits.failure}
-        hits = _join_rankings([rankings[base.name] for base in bases if base.name in rankings])
+        # By their ranks: scores of two searches do not compare.
+        ranked = [
+            (rank, place, hit)
+            for place, base in enumerate(bases)
+            for rank, hit in enumerate(rankings.get(base.name, ()))
+        ]
+        hits = [hit for _, _, hit in sorted(ranked, key=lambda item: item[:2])]
         return await self._reranked(query, hits), [f"{name}: {failure}" for name, failure in failures.items()]
 
     async def _reranked(self, query: str, hits: list[KnowledgeHit]) -> list[KnowledgeHit]:
@@ -246,9 +260,3 @@ class RAGMiddleware(MiddlewareBase):
 def _error(text: str) -> ToolResponse:
     # Not raised: that would log a fault that is not the tool's, or has been logged already.
     return ToolResponse([TextBlock(text)], state=ToolResultState.ERROR)
-
-
-def _join_rankings(rankings: Sequence[Sequence[KnowledgeHit]]) -> list[KnowledgeHit]:
-    """Return the hits of several searches in one order, by their ranks: scores of two of them do not compare."""
-    ranked = [(rank, place, hit) for place, ranking in enumerate(rankings) for rank, hit in enumerate(ranking)]
-    return [hit for _, _, hit in sorted(ranked, key=lambda item: item[:2])]

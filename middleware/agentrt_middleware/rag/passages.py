@@ -1,9 +1,9 @@
-"""What a model reads of the passages that were found: data between tags that no passage can close."""
+"""The found passages as text for the model: data between tags that no passage can close."""
 
 from collections.abc import Sequence
-from html import escape
 
 from agentrt.rag import KnowledgeHit
+from agentrt_middleware.context.requests import escape_markup
 from agentrt_middleware.rag.citations import CitationNumbers
 
 __all__ = ["format_passages"]
@@ -16,7 +16,7 @@ def format_passages(hits: Sequence[KnowledgeHit], numbers: CitationNumbers, max_
     parts: list[str] = []
     left = max_chars
     for hit in hits:
-        text = escape(hit.text, quote=False)
+        text = escape_markup(hit.text)
         place = f'document="{_attribute(hit.document)}"'
         if hit.heading:
             place += f' heading="{_attribute(hit.heading)}"'
@@ -41,4 +41,4 @@ def format_passages(hits: Sequence[KnowledgeHit], numbers: CitationNumbers, max_
 
 
 def _attribute(text: str) -> str:
-    return escape(" ".join(text.split()), quote=True)[:200]
+    return escape_markup(" ".join(text.split()), quote=True)[:200]

@@ -1,3 +1,3 @@
-"""Limits on how often and how much a model is asked; the public names are in `agentrt.middleware`."""
+"""Rate limits of model calls; the public names are in `agentrt.middleware`."""
 
 __all__: list[str] = []

@@ -1,23 +1,23 @@
-"""The tokens of a model call: how many it is expected to use, and how many it has used."""
+"""The tokens of a model call: the expected and the used ones."""
 
 import logging
 from collections import deque
 
+from agentrt._runtime.text import repr_of
 from agentrt.errors import MiddlewareConfigError
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.model.estimate import CHARACTERS_PER_TOKEN, characters_of
-from agentrt.text import repr_of
 
 __all__ = ["AnswerLengths", "CallTokens"]
 
-_FIRST_ESTIMATE = 256  # tokens of an answer, as long as none has been seen
+_FIRST_ESTIMATE = 256  # tokens of an answer, until one has been seen
 _REMEMBERED_ANSWERS = 32  # enough for a quantile, few enough to follow a change of subject
 
 _logger = logging.getLogger("agentrt")
 
 
 class AnswerLengths:
-    """How long the answers of one model are: nine in ten of the last ones had no more than `expected` tokens."""
+    """The lengths of one model's answers: nine in ten of the last ones had at most `expected` tokens."""
 
     __slots__ = ("_recent", "expected")
 
@@ -31,9 +31,9 @@ class AnswerLengths:
 
 
 class CallTokens:
-    """The tokens of one call: how many are `expected`, and what has been seen of its answer.
+    """The tokens of one call: the `expected` number, and the part of its answer seen so far.
 
-    `request` is an estimate of those that are sent. With `reserve`, the answer is expected to be as long as it may be.
+    `request` is an estimate of the sent ones. With `reserve`, the answer is expected to have its maximum length.
     """
 
     __slots__ = ("_characters", "_is_whole", "_length", "_lengths", "_model", "_request", "_usage", "expected")
@@ -57,7 +57,7 @@ class CallTokens:
         self.expected = request + (answer if limit is None or answer < limit else limit)
 
     def see(self, response: ChatResponse) -> None:
-        """Take note of the whole answer, or of one piece of it."""
+        """Observe the whole answer, or one piece of it."""
         if isinstance(response.usage, ChatUsage):
             self._usage = response.usage
         if response.is_last:
@@ -66,27 +66,27 @@ class CallTokens:
             self._characters += characters_of(block, self._length)
 
     def finish(self) -> None:
-        """Take note that a stream came to its end, also where none of its pieces was marked as the last."""
+        """Observe the end of a stream, even if no piece was marked as the last."""
         self._is_whole = True
 
     def count(self, limit: float) -> float:
-        """Return how many tokens the call has used, at its end, and learn from it; a report above `limit` is capped.
+        """Return the tokens of an ended call, and learn from them; a report above `limit` is capped.
 
-        An answer that was left or broken off has used at least what was seen of it. A whole answer without reported
-        usage may have used more than was seen, so it counts with no less than was expected.
+        An abandoned or broken answer has used at least the part seen. A whole answer without reported
+        usage may have used more, so it counts with at least the expected number.
         """
         seen = -(-self._characters // CHARACTERS_PER_TOKEN)
         usage = self._usage
         if usage is None:
             return self._count_seen(seen)
         if usage.replayed:
-            return 0.0  # no provider was asked
+            return 0.0  # no provider was called
         request, answer = usage.input_tokens, usage.output_tokens
         if not (_is_number(request) and _is_number(answer)):
             return self._warn(self._count_seen(seen))
         if not self._is_whole:
             answer = max(answer, seen)
-        # Each is compared alone before they are added: an int may be too large to be added to a float.
+        # Each is checked before they are added: an int may be too large to be added to a float.
         if min(request, answer) < 0 or max(request, answer) > limit or request + answer > limit:
             return self._warn(min(min(max(request, 0), limit) + min(max(answer, 0), limit), limit))
         self._lengths.learn(answer)

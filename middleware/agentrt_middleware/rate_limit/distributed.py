@@ -1,4 +1,4 @@
-"""A limiter that shares its limits with other processes through a store, and what it does when the store fails."""
+"""A limiter that shares its limits with other processes through a store, with a fallback for failures."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -21,9 +21,9 @@ _Answer = TypeVar("_Answer")
 _logger = logging.getLogger("agentrt")
 _STORE_TIMEOUT = 0.2  # seconds; a call must not wait long for a store that is down
 _MAX_UNREPORTED = 10_000
-_REPORTED_AT_ONCE = 8  # a call must not wait until all ends are reported
+_REPORTED_AT_ONCE = 8  # so that a call does not wait for all reports
 _RENEWALS_PER_LEASE = 3  # so that one may fail
-_STORE_PAUSE = 2.0  # seconds for which a store that has failed is left alone
+_STORE_PAUSE = 2.0  # seconds without requests after a failure of the store
 _CONSEQUENCES = {
     "local": "until it is back, each process keeps the limits by itself",
     "open": "until it is back, calls are not limited",
@@ -33,33 +33,33 @@ _CONSEQUENCES = {
 
 @runtime_checkable
 class LimitStore(Protocol):
-    """Where the usage of a key is counted for all processes. Any error, or no answer in time, counts as a failure."""
+    """Counts the usage of a key for all processes. An error, or no answer in time, counts as a failure."""
 
     @property
     def lease_seconds(self) -> float:
-        """How long a call keeps its place without a renewal."""
+        """The time that a call keeps its place without a renewal."""
 
     async def take(self, key: str, limits: RateLimits, tokens: float, lease: str) -> Refusal | None:
-        """Count a call that begins now under the name `lease`, or say why it must not."""
+        """Count a call that starts now under the name `lease`, or return the reason for refusing it."""
 
     async def renew(self, key: str, limits: RateLimits, lease: str) -> bool:
         """Count that call for `lease_seconds` more.
 
-        `False` if it had lost its place; it gets one again, even beyond the limit.
+        Returns `False` if it had lost its place; it gets a new one, even beyond the limit.
         """
 
     async def end(self, key: str, limits: RateLimits, lease: str, difference: float) -> bool:
-        """Count the end of that call, which used `difference` tokens more than it was counted with.
+        """Count the end of that call, which used `difference` tokens more than counted.
 
-        Does nothing the second time. `False` if it had lost its place.
+        Only the first call has an effect. Returns `False` if it had lost its place.
         """
 
     async def block(self, key: str, limits: RateLimits, seconds: float) -> None:
-        """Let nothing begin for so long."""
+        """Block all calls for that many seconds."""
 
 
 class SharedLimiter(Limiter):
-    """Asks the store for every call, one call at a time, and also counts here, for the time when the store fails."""
+    """Asks the store for every call, one at a time, and also counts locally, in case the store fails."""
 
     def __init__(
         self,
@@ -75,20 +75,20 @@ class SharedLimiter(Limiter):
         self.policy = policy
         self._down_until = -inf
         self._is_down = self._is_announced_down = False
-        # Calls that are over but that the store may still count, and the difference to report.
+        # Ended calls that the store may still count, with the difference to report.
         self._unreported: dict[str, float] = {}
 
     async def block(self, seconds: float) -> None:
-        """Let nothing begin for so long, in any process."""
+        """Block all calls for that many seconds, in all processes."""
         await super().block(seconds)
         await self.ask(lambda: self.store.block(self.key, self.limits, seconds))
 
     async def ask(self, question: Callable[[], Awaitable[_Answer]]) -> tuple[_Answer] | None:
-        """Return the store's answer in a tuple, or `None` if there is none."""
+        """Return the store's answer in a tuple, or or `None`."""
         if self.clock() < self._down_until:
             return None
         failure = "no answer in time"
-        # Shielded, since a caller that is cancelled meanwhile has to know what was taken, to give it back.
+        # Shielded, since a cancelled caller has to know what was taken, to return it.
         with anyio.move_on_after(_STORE_TIMEOUT, shield=True):
             try:
                 answer = await question()
@@ -105,28 +105,28 @@ class SharedLimiter(Limiter):
         return not self._unreported and super().is_idle()
 
     async def report_end(self, name: str, difference: float) -> tuple[bool] | None:
-        """Report the end of a call to the store and return its answer; without one, report it before the next call."""
+        """Report the end of a call to the store and return its answer; without one, repeat it before the next call."""
         answer = None
         try:
             answer = await self.ask(lambda: self.store.end(self.key, self.limits, name, difference))
-        finally:  # no answer, or an asyncio `task.cancel()`, which no shield of anyio keeps out
+        finally:  # no answer, or asyncio's `task.cancel()`, which ignores anyio's shields
             if answer is None:
                 self.report_later(name, difference)
         return answer
 
     def report_later(self, name: str, difference: float) -> None:
-        """Remember to report the end of a call to the store."""
+        """Schedule the report of a call's end to the store."""
         with self._lock:
             self._unreported.setdefault(name, difference)
-            if len(self._unreported) > _MAX_UNREPORTED:  # the lease of the oldest runs out by itself
+            if len(self._unreported) > _MAX_UNREPORTED:  # the oldest lease expires by itself
                 del self._unreported[next(iter(self._unreported))]
 
     def warn_of_lost_place(self) -> None:
-        """Log that there may have been more calls at a time than are allowed."""
+        """Log that the concurrency limit may have been exceeded."""
         if self.limits.max_concurrency is not None:
             _logger.warning(
                 "a call under the rate limit %r was silent for longer than lease_seconds=%g and lost its place: "
-                "another may have begun meanwhile",
+                "another may have started meanwhile",
                 self.key,
                 self.store.lease_seconds,
             )
@@ -140,7 +140,7 @@ class SharedLimiter(Limiter):
             await self.report_end(name, difference)
 
     def _take_or_queue(self, waiter: Waiter) -> Lease | Refusal | None:
-        # Always through the queue, so that the store gets one question at a time, in order.
+        # Always through the queue, so that the store gets one request at a time, in order.
         with self._lock:
             waiter.now = self.clock()
             refusal = self._refuse_newcomer(waiter) if self._queue else None
@@ -159,7 +159,7 @@ class SharedLimiter(Limiter):
             answer = await self.ask(lambda: self.store.take(self.key, self.limits, waiter.tokens, name))
         finally:
             if answer is None and was_asked:
-                self.report_later(name, 0.0)  # the store may have counted the call all the same
+                self.report_later(name, 0.0)  # the store may have counted the call anyway
         if self._is_announced_down is not self._is_down:
             self._is_announced_down = self._is_down
             listener.on_store_change(not self._is_down, self.policy)
@@ -183,7 +183,7 @@ class SharedLimiter(Limiter):
         return super()._try(waiter) or NOT_YOUR_TURN
 
     def _charge(self, lease: Lease, tokens: float) -> Lease:
-        """Count the call here as well, to be able to limit it while the store fails."""
+        """Count the call locally too, for the time when the store fails."""
         with self._lock:
             self.usage.charge(self.limits, self.clock(), tokens, lease)
         return lease
@@ -202,7 +202,7 @@ class SharedLimiter(Limiter):
 
 
 class _SharedLease(Lease):
-    """The right to one call, by a name that the store knows."""
+    """The permit for one call, by its name in the store."""
 
     __slots__ = ("_is_in_doubt", "_name", "_renewal_due", "_shared")
 
@@ -240,6 +240,6 @@ class _SharedLease(Lease):
             if answer == (False,):
                 shared.warn_of_lost_place()
         finally:
-            if self._is_in_doubt:  # a renewal without an answer may reach the store after the end, so end it again
+            if self._is_in_doubt:  # an unanswered renewal may reach the store after the end, so end it again
                 shared.report_later(self._name, 0.0)
             shared.end(self, difference)

@@ -1,4 +1,4 @@
-"""Rate limits: lets a call of the model wait until the limits allow it."""
+"""Rate limits: makes a model call wait until the limits allow it."""
 
 import logging
 from collections.abc import AsyncIterator, Callable, Hashable
@@ -9,7 +9,6 @@ from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError, RateLimited, RateLimitTimeout
 from agentrt.event import CustomEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
-from agentrt.keywords import suggest_keywords
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.attempts import close, is_readable
 from agentrt_middleware.clock import loop_time
@@ -23,31 +22,30 @@ __all__ = ["RateLimitMiddleware"]
 
 _MINUTES_PER_DAY = 1_440
 _MAX_LIMIT = 1e12  # of anything; far from where floats become infinite
-_MAX_KEPT = 1_000  # limiters of keys, before those that are idle are dropped; models with known answers
+_MAX_KEPT = 1_000  # limiters of keys, before idle ones are dropped; models with known answers
 
 _logger = logging.getLogger("agentrt")
 # Global, since the limit of an account applies to the whole process.
 _limiters: dict[Hashable, Limiter] = {}
 
 
-@suggest_keywords()
 class RateLimitMiddleware(MiddlewareBase):
-    """Lets a call of the model wait until the limits allow it: first come, first served.
+    """Makes a model call wait until the limits allow it: first come, first served.
 
-    A minute's worth of `requests_per_minute` and `tokens_per_minute` may be used at once and then comes back evenly.
+    A minute's worth of `requests_per_minute` and `tokens_per_minute` may be used at once; it then comes back evenly.
     `min_interval` is in seconds from one start to the next, and 1.0 if no limit is given. A call holds its place of
     `max_concurrency` until its stream is closed. When the provider asks to slow down (`RateLimited.retry_after`), all
-    calls wait for so long, a day at most.
+    calls wait that long, at most a day.
 
-    Until it is over, a call counts with an estimate of its tokens, which each model has of its own from its last
-    answers, and which is never above its `max_tokens`; with `reserve=True` that is the estimate of the answer.
-    From then on the call counts with the tokens that it has used, as if they had been known when it began, or with what
-    was seen of its answer if it is left or broken off.
+    Until it is over, a call counts with an estimate of its tokens, which is based on the model's last
+    answers and never above its `max_tokens`; with `reserve=True`, that is the estimate of the answer.
+    Then the call counts with its used tokens, as if they had been known at its start, or with the part
+    seen of its answer if it is abandoned or breaks off.
 
-    A `CustomEvent` "rate_limit_wait" announces that a call waits. A call that would have to wait longer than `max_wait`
+    A `CustomEvent` "rate_limit_wait" announces a waiting call. A call that would have to wait longer than `max_wait`
     seconds raises `RateLimitTimeout` as soon as that is known.
 
-    All middlewares of the process with the same `key` share their limits, and the newest of them sets these. Without a
+    All middlewares of the process with the same `key` share their limits, which the newest of them sets. Without a
     key, limits are shared by middlewares with equal limits that call the same model of the same account. If the model
     does not know its account, they are shared by the users of this one middleware.
 
@@ -99,7 +97,7 @@ class RateLimitMiddleware(MiddlewareBase):
             raise MiddlewareConfigError(
                 f"RateLimitMiddleware(key=...) must be a str that is not empty, not {key!r:.200}"
             )
-        # For `repr`, which finds options by their names; no interval at all is not worth showing.
+        # For `repr`, which finds options by name; no interval need not be shown.
         self.min_interval = min_interval or None
         self.requests_per_minute, self.tokens_per_minute = requests_per_minute, tokens_per_minute
         self.max_concurrency, self.reserve = max_concurrency, reserve
@@ -115,7 +113,7 @@ class RateLimitMiddleware(MiddlewareBase):
             self._adopt(key)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
-        return copy(self)  # with the same limiters: more copies of an agent must not get more requests
+        return copy(self)  # with the same limiters: copies of an agent must not get more requests
 
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
@@ -137,7 +135,7 @@ class RateLimitMiddleware(MiddlewareBase):
                     tokens.see(result)
                 await call.end()
                 return result
-        except BaseException as error:  # of the call, or of counting its answer: either way the next call may begin
+        except BaseException as error:  # of the call, or of counting its answer: the next call may start in any case
             await call.end(error)
             raise
         return _LeasedStream(result, call)  # type: ignore[return-value]  # as good as an async generator
@@ -196,7 +194,7 @@ class RateLimitMiddleware(MiddlewareBase):
 
     def _add_limiter(self, limiters: dict[Hashable, Limiter], key: Hashable, name: str) -> Limiter:
         if len(limiters) >= _MAX_KEPT:
-            # A new one is as good as one that is idle. Over a copy, as another thread may add to the dict.
+            # A new limiter is as good as an idle one. Over a copy, since another thread may add to the dict.
             for other_key, limiter in list(limiters.items()):
                 if limiter.is_idle():
                     limiters.pop(other_key, None)
@@ -215,10 +213,10 @@ class _LeasedCall:
         self._limiter = limiter
         self.lease = lease
         self.tokens = tokens
-        self.has_answer = False  # or the beginning of one; without it, there is nothing to count but the estimate
+        self.has_answer = False  # or the start of one; without it, only the estimate can be counted
 
     async def end(self, error: BaseException | None = None) -> None:
-        """Settle with what is known; only the first time counts."""
+        """Settle with the known usage; only the first call has an effect."""
         tokens, self.tokens = self.tokens, None
         try:
             if isinstance(error, RateLimited) and not isinstance(error, RateLimitTimeout):
@@ -273,7 +271,7 @@ class _LeasedStream:
 
 
 class _Announcer(Listener):
-    """Emits an event when a call has to wait, and when the store fails or is back."""
+    """Emits an event when a call has to wait, and when the store fails or recovers."""
 
     def __init__(self, agent: AgentBase) -> None:
         self._agent = agent

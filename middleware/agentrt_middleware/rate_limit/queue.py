@@ -1,11 +1,11 @@
 """One queue in front of some limits: first come, first served.
 
-Only the head of the queue may try to begin. It tries when it becomes the head, when the wait that it was given is over,
-and when a call has ended; however it leaves the queue, it wakes the next waiter. Asking and taking is one step without
-an `await`, so a waiter that is cancelled has taken nothing.
+Only the head of the queue may try to start. It tries when it becomes the head, when its assigned wait is over, and when
+a call has ended; when it leaves the queue, in any way, it wakes the next waiter. Checking and taking is one step
+without an `await`, so a cancelled waiter has taken nothing.
 
 A limiter serves any number of event loops, in several threads or one after the other. Each waiter is woken on its own.
-While the event loop of the head is blocked, the calls of other loops go before those of that loop.
+While the event loop of the head is blocked, calls of other loops overtake those of that loop.
 
 A call that was lost with its event loop is closed by the garbage collector: in any thread, in the middle of anything,
 where no loop runs. So the lock is reentrant, and neither ending a call nor leaving the queue needs an event loop.
@@ -27,29 +27,29 @@ from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal, Usag
 
 __all__ = ["NOT_YOUR_TURN", "Lease", "Limiter", "Listener", "Waiter"]
 
-_HEAD_GRACE = 0.25  # seconds for which the head may keep the others waiting after it should have tried
-_CLOCK_POLL = 0.1  # seconds between two readings of a clock that may run differently from the event loop's
-_NOTABLE = 1.0  # seconds by which a wait must exceed what was announced, to be announced again
+_HEAD_GRACE = 0.25  # seconds that the head may delay the others after it should have tried
+_CLOCK_POLL = 0.1  # seconds between two readings of a clock that may differ from the event loop's
+_NOTABLE = 1.0  # seconds by which a wait must exceed the announced one to be announced again
 
 
 class Listener:
-    """Learns what happens to one call; this one does nothing with it."""
+    """Observes one call; this class ignores everything."""
 
     def on_wait(self, refusal: Refusal, ahead: int) -> None:
         """The call has to wait, behind `ahead` others."""
 
     def on_store_change(self, is_up: bool, policy: str) -> None:
-        """The store that shares the limits has failed, or is back."""
+        """The store that shares the limits has failed, or recovered."""
 
 
 _NO_LISTENER = Listener()
 
 NOT_YOUR_TURN = Refusal(0.0, "turn", inf)
-"""It is another call's turn; nothing else is known."""
+"""It is another call's turn; the wait is unknown."""
 
 
 class Lease:
-    """The right to one call; `settle` it when the call is over."""
+    """The permit for one call; `settle` it when the call is over."""
 
     __slots__ = ("_is_settled", "_limiter", "_tokens")
 
@@ -59,16 +59,16 @@ class Lease:
         self._is_settled = False
 
     def needs_renewal(self) -> bool:
-        """Say whether the lease is to be renewed, if the call continues."""
+        """Say whether the lease needs a renewal, if the call continues."""
         return False
 
     async def renew(self) -> None:
         """Keep the place of the call for longer."""
 
     async def settle(self, tokens: float | None = None) -> None:
-        """Let the next call begin, and count the tokens that this one has used; `None` keeps the estimate.
+        """Let the next call start, and count the used tokens of this one; `None` keeps the estimate.
 
-        Only the first time counts.
+        Only the first call has an effect.
         """
         if not self._is_settled:
             self._is_settled = True
@@ -106,8 +106,8 @@ class Waiter:
         self.tokens = tokens
         self.number = 0  # in the order of arrival
         self.tries = 0
-        self.due = -inf  # when it is to try again
-        self._watched_head: tuple[Waiter, int, float] | None = None  # the head, its tries, and since when
+        self.due = -inf  # when it should try again
+        self._watched_head: tuple[Waiter, int, float] | None = None  # the head, its number of tries, and since when
         self.loop: Any = None
         self.ahead = 0
         self.now = 0.0
@@ -116,7 +116,7 @@ class Waiter:
         self._alarm: Any = None
 
     def finds_blocked(self, head: "Waiter") -> bool:
-        """Say whether the head should have tried long ago, which only a waiter of another event loop can tell."""
+        """Say whether the head's try is overdue, as seen by a waiter of another event loop."""
         if not head.is_awake and head.due > self.now:
             return False
         if self._watched_head is None or self._watched_head[:2] != (head, head.tries):
@@ -132,7 +132,7 @@ class Waiter:
             await self._alarmed()
 
     def _alarmed(self) -> Awaitable[object]:
-        # On asyncio a bare future, which is what an event of anyio is made of: without the event, the way through the
+        # On asyncio a bare future, the core of anyio's event: without the event, the way through the
         # queue takes a quarter less time.
         if isinstance(self.loop, AbstractEventLoop):
             future = self._alarm = self.loop.create_future()
@@ -141,7 +141,7 @@ class Waiter:
         return event.wait()
 
     def wake(self) -> bool:
-        """Have the waiter try again; `False` if its event loop has ended, or was stopped and may never run again."""
+        """Make the waiter try again; returns `False` if its event loop has ended or stopped, perhaps for good."""
         loop, self.is_awake = self.loop, True
         if loop is _event_loop():
             self._raise_alarm()
@@ -159,12 +159,12 @@ class Waiter:
             return
         if not isinstance(self.loop, AbstractEventLoop):
             alarm.set()
-        elif not alarm.done():  # it is done if the wait is over, or has been cancelled
+        elif not alarm.done():  # done if the wait is over, or cancelled
             alarm.set_result(None)
 
 
 class Limiter:
-    """Lets calls begin as its limits allow, in the order in which they ask."""
+    """Admits calls as its limits allow, in order of arrival."""
 
     def __init__(self, limits: RateLimits, clock: Callable[[], float] = loop_time) -> None:
         self.limits = limits
@@ -179,7 +179,7 @@ class Limiter:
     async def acquire(
         self, tokens: float = 0.0, *, max_wait: float | None = None, listener: Listener = _NO_LISTENER
     ) -> Lease:
-        """Wait until a call of about this many tokens may begin.
+        """Wait until a call of about this many tokens may start.
 
         Raises `RateLimitTimeout` as soon as it is known that this takes longer than `max_wait` seconds.
         """
@@ -192,12 +192,12 @@ class Limiter:
             while True:
                 if answer is not None:
                     wait.check(answer, waiter)
-                    waiter.ahead = 0  # counted once; later estimates need not be as close
+                    waiter.ahead = 0  # counted once; later estimates may be less exact
                     seconds = min(answer.again, wait.remaining())
                     if seconds < inf and self.clock is not loop_time:
                         seconds = min(seconds, _CLOCK_POLL)
                     waiter.due = waiter.now + seconds
-                    # It may have been woken since it was queued, by another thread or the garbage collector.
+                    # It may have been woken meanwhile by another thread or the garbage collector.
                     if not waiter.is_awake:
                         await waiter.sleep(seconds)
                 waiter.is_awake = False
@@ -206,18 +206,18 @@ class Limiter:
                 if isinstance(answer, Lease):
                     return answer
         finally:
-            # Whatever the outcome, it must not stay at the head. Only `_try` takes it out of the queue by itself.
+            # Whatever the outcome, it must not stay at the head. Only `_try` removes it from the queue by itself.
             if waiter.is_queued or self._set_aside:
                 self._withdraw(waiter)
 
     def change(self, limits: RateLimits) -> None:
-        """Have other limits from now on, also for the calls that wait."""
+        """Change the limits, for waiting calls too."""
         with self._lock:
             self.limits = limits
             self._wake_head()
 
     async def block(self, seconds: float) -> None:
-        """Let nothing begin for so long."""
+        """Block all calls for that many seconds."""
         with self._lock:
             self.usage.block(self.clock(), seconds)
             waiters = list(self._queue)
@@ -231,13 +231,13 @@ class Limiter:
             return not self._queue and not self._set_aside and self.usage.is_idle(self.limits, self.clock())
 
     def end(self, lease: Lease, difference: float) -> None:
-        """Count the end of a call that used `difference` tokens more than it was counted with; wake the next one."""
+        """Count the end of a call that used `difference` tokens more than counted; wake the next one."""
         with self._lock:
             self.usage.end(lease, difference)
             self._wake_head()
 
     def _take_or_queue(self, waiter: Waiter) -> Lease | Refusal | None:
-        """Take at once, or queue; `None` if the waiter is to try before it sleeps."""
+        """Take at once, or queue; returns `None` if the waiter should try before it sleeps."""
         with self._lock:
             calls_to_wake = self._calls_to_wake
             if not self._queue:
@@ -247,11 +247,11 @@ class Limiter:
             else:
                 answer = self._refuse_newcomer(waiter)
             self._join(waiter)
-            # If the garbage collector has ended calls meanwhile, this waiter was not there yet to be woken.
+            # If the garbage collector has ended calls meanwhile, this waiter could not be woken yet.
             return answer if calls_to_wake == self._calls_to_wake else None
 
     def _refuse_newcomer(self, waiter: Waiter) -> Refusal:
-        """Return why a waiter that comes after all others must wait."""
+        """Return the reason why a waiter behind all others must wait."""
         waiter.loop = _event_loop()
         waiter.ahead = len(self._queue)
         return self._refuse_until_turn(waiter, self._queued_tokens)
@@ -273,10 +273,10 @@ class Limiter:
             self._queue.insert(next(later, len(self._queue)), waiter)
         self._queued_tokens += waiter.tokens
         if self._queue[0].loop is not waiter.loop:
-            self._wake_head()  # to find out whether its event loop is still there
+            self._wake_head()  # to check whether its event loop still exists
 
     def _try(self, waiter: Waiter) -> Lease | Refusal | None:
-        """Take, or say why not; `None` if the store is to be asked."""
+        """Take, or return the reason for refusing; `None` if the store has to be asked."""
         with self._lock:
             if not self._is_head(waiter):
                 return self._refuse_until_turn(waiter, 0.0)
@@ -289,7 +289,7 @@ class Limiter:
         raise NotImplementedError  # without a store, `_try` always has an answer
 
     def _is_head(self, waiter: Waiter) -> bool:
-        """Say whether it is this waiter's turn, after bringing the queue up to date with blocked event loops."""
+        """Say whether it is this waiter's turn, after updating the queue for blocked event loops."""
         if not waiter.is_queued:  # its event loop was stopped or blocked, and runs again
             set_aside, self._set_aside = self._set_aside, []
             for other in set_aside:
@@ -304,7 +304,7 @@ class Limiter:
         return self._queue[0] is waiter
 
     def _set_loop_aside(self, loop: object) -> None:
-        """Let others go before the waiters of a blocked event loop; these come back when it runs again."""
+        """Let others overtake the waiters of a blocked event loop; these come back when it runs again."""
         waiters, self._queue = self._queue, deque()
         for waiter in waiters:
             if waiter.loop is not loop:
@@ -312,14 +312,14 @@ class Limiter:
                 continue
             waiter.is_queued = False
             self._queued_tokens -= waiter.tokens
-            if waiter.wake():  # if not, its loop has ended and the waiter with it
+            if waiter.wake():  # otherwise its loop has ended, and the waiter with it
                 self._set_aside.append(waiter)
         self._wake_head()
 
     def _refuse_until_turn(self, waiter: Waiter, tokens_ahead: float) -> Refusal:
-        """Return how long a waiter that is not the head must wait at least."""
+        """Return the minimum wait of a waiter that is not the head."""
         waiter.now = self.clock()
-        # The head wakes the next one, unless its event loop is blocked: others have to check for that themselves.
+        # The head wakes the next one, unless its event loop is blocked, which the others have to check.
         again = inf if not self._queue or self._queue[0].loop is waiter.loop else _HEAD_GRACE
         refusal = self.usage.wait(self.limits, waiter.now, waiter.tokens, waiter.ahead, tokens_ahead)
         if refusal is None or not refusal.seconds:
@@ -327,7 +327,7 @@ class Limiter:
         return Refusal(refusal.seconds, refusal.reason, again)
 
     def _withdraw(self, waiter: Waiter) -> None:
-        """Leave the queue for good, even if it was set aside."""
+        """Leave the queue for good, even when set aside."""
         with self._lock:
             if waiter in self._set_aside:
                 self._set_aside.remove(waiter)
@@ -341,7 +341,7 @@ class Limiter:
                 self._wake_head()
 
     def _is_full(self) -> bool:
-        """Say whether the next waiter need not be woken, since the end of a call will do that."""
+        """Say whether the next waiter need not be woken, since the end of a call will do so."""
         limit = self.limits.max_concurrency
         return limit is not None and self.usage.active >= limit
 
@@ -351,7 +351,7 @@ class Limiter:
             head = self._queue[0]
             if head.wake():
                 break
-            self._remove(head)  # its event loop has ended, so it can never leave by itself
+            self._remove(head)  # its event loop has ended, so it cannot leave by itself
 
     def _remove(self, waiter: Waiter) -> None:
         if not waiter.is_queued:
@@ -365,7 +365,7 @@ class Limiter:
 
 
 class _LimitedWait:
-    """How long one call is willing to wait, and what has been announced of its wait."""
+    """The patience of one call, and the announcements of its wait."""
 
     __slots__ = ("_announced", "_clock", "_deadline", "_listener", "_max_wait")
 
@@ -377,13 +377,13 @@ class _LimitedWait:
         self._announced = -inf  # until when
 
     def remaining(self) -> float:
-        """Return for how many seconds the call may still wait."""
+        """Return the seconds that the call may still wait."""
         return inf if self._deadline == inf else max(0.0, self._deadline - self._clock())
 
     def check(self, refusal: Refusal, waiter: Waiter) -> None:
-        """Raise `RateLimitTimeout` if the wait is too long; otherwise announce it, if it is news."""
+        """Raise `RateLimitTimeout` if the wait is too long; otherwise announce it, if it is new."""
         until, is_first = waiter.now + refusal.seconds, self._announced == -inf
-        # With `max_wait=0` a call that must wait for its turn alone is not refused before it has tried once.
+        # With `max_wait=0`, a call that only waits for its turn is not refused before its first try.
         if until > self._deadline or (waiter.now >= self._deadline and not is_first):
             raise RateLimitTimeout(
                 f"the rate limit ({refusal.reason}) allows this call in {refusal.seconds:.3g} s at the earliest, "

@@ -4,28 +4,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrt.errors import ConfigError
-from agentrt.keywords import suggest_keywords
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
 
 __all__ = ["RedisLimitStore"]
 
 _MAX_LEASE = 86_400  # seconds
-_KEPT = "600"  # seconds for which a call that has lost its place may still report its tokens
-_POLL = "0.1"  # seconds until the next try if only the end of another process's call can help
+_KEPT = "600"  # seconds in which a call that has lost its place may still report its tokens
+_POLL = "0.1"  # seconds until the next try if only another process's call can free a place
 
-# The same arithmetic as that of `Usage`, on the server's clock. If that is set back, everything is moved back with it.
-# A script, so that asking and taking is one step for all processes.
+# The same arithmetic as in `Usage`, on the server's clock. If that is set back, all times are moved back with it.
+# A script, so that checking and taking is atomic for all processes.
 #
 # An expired lease has no place any more, but is kept for KEPT seconds: its call may still end, with other tokens than
 # it was counted with. A lease that is not there has ended, or was lost with the server.
 #
 # Instead of the tree of `Usage`, sorted sets hold the tokens: `surpluses` has for each open call the largest surplus of
-# the stretches that begin with it, or between the open call before it and it; `begun` has the order in which these
+# the stretches that begin with it, or between the open call before it and it; `starts` has the order in which these
 # calls began, `latest` the largest surplus of the stretches that begin after the last of them, and `tokens` what is to
 # be added to all of these numbers.
 _SCRIPT = """
-local usage, leases, begun, surpluses = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local usage, leases, starts, surpluses = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local what, name, amount, ttl = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local interval, rpm = tonumber(ARGV[5]), tonumber(ARGV[6])
 local tpm, max_concurrency = tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -48,43 +47,43 @@ local function level()
 end
 local function pour()
   local surplus = math.max(latest, -tokens)
-  local last = redis.call('ZREVRANGE', begun, 0, 0, 'WITHSCORES')[2]
-  redis.call('ZADD', begun, tonumber(last or 0) + 1, name)
+  local last = redis.call('ZREVRANGE', starts, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZADD', starts, tonumber(last or 0) + 1, name)
   redis.call('ZADD', surpluses, exact(surplus), name)
   tokens = tokens + amount
   latest = -tokens
 end
 local function raise(first, last, difference)
   if difference == 0 then return end
-  for _, call in ipairs(redis.call('ZRANGE', begun, first, last)) do
+  for _, call in ipairs(redis.call('ZRANGE', starts, first, last)) do
     redis.call('ZINCRBY', surpluses, exact(difference), call)
   end
 end
 local function correct(call, difference)
-  local place = redis.call('ZRANK', begun, call)
+  local place = redis.call('ZRANK', starts, call)
   if not place then return end
-  if place * 2 < redis.call('ZCARD', begun) then
+  if place * 2 < redis.call('ZCARD', starts) then
     raise(0, place, difference)
   else
     tokens, latest = tokens + difference, latest - difference
     raise(place + 1, -1, -difference)
   end
   local surplus = tonumber(redis.call('ZSCORE', surpluses, call))
-  local following = redis.call('ZRANGE', begun, place + 1, place + 1)[1]
+  local following = redis.call('ZRANGE', starts, place + 1, place + 1)[1]
   if not following then
     latest = math.max(latest, surplus)
   elseif tonumber(redis.call('ZSCORE', surpluses, following)) < surplus then
     redis.call('ZADD', surpluses, exact(surplus), following)
   end
-  redis.call('ZREM', begun, call)
+  redis.call('ZREM', starts, call)
   redis.call('ZREM', surpluses, call)
 end
 
 requests = rpm > 0 and math.max(0, requests - rpm * passed / 60) or 0
 if tpm == 0 then
-  redis.call('DEL', begun, surpluses)
+  redis.call('DEL', starts, surpluses)
   tokens, latest = 0, 0
-elseif redis.call('EXISTS', begun) == 1 then
+elseif redis.call('EXISTS', starts) == 1 then
   tokens = tokens - tpm * passed / 60
 else
   tokens, latest = math.max(0, level() - tpm * passed / 60), 0
@@ -147,15 +146,14 @@ return answer
 """.replace("POLL", _POLL).replace("KEPT", _KEPT)
 
 
-@suggest_keywords()
 @dataclass(frozen=True, slots=True)
 class RedisLimitStore:
     """Counts in Redis, on its clock: `redis://`, `rediss://` or `unix://`. Needs the extra `redis`.
 
     A call that is silent for `lease_seconds` loses its place of `max_concurrency`, since its process may have died, may
-    have been stopped, or may have failed to give the place back. A call is renewed when the next piece of its stream is
-    asked for. One that is silent for longer because it does not stream, or because the model thinks, loses its place as
-    well, and another call may begin. From its next piece to its end it counts again, even beyond the limit, and the log
+    have been stopped, or may have failed to return the place. A call is renewed when the next piece of its stream is
+    requested. One that is silent for longer because it does not stream, or because the model thinks, loses its place
+    too, and another call may start. From its next piece to its end it counts again, even beyond the limit, and the log
     says so.
     """
 
@@ -163,7 +161,7 @@ class RedisLimitStore:
     lease_seconds: float = 90.0  # more than a minute of waiting for a piece, even if a renewal was not yet due
 
     def __post_init__(self) -> None:
-        check_redis_url("RedisLimitStore", self.url)  # and the package: an error here, and not of the first call
+        check_redis_url("RedisLimitStore", self.url)  # and the package: an error here, not at the first call
         seconds: object = self.lease_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= _MAX_LEASE:
             raise ConfigError(
@@ -172,26 +170,26 @@ class RedisLimitStore:
             )
 
     async def take(self, key: str, limits: RateLimits, tokens: float, lease: str) -> Refusal | None:
-        """Count a call that begins now under the name `lease`, or say why it must not."""
+        """Count a call that starts now under the name `lease`, or return the reason for refusing it."""
         answer = await self._run(key, limits, "take", lease, tokens)
         return Refusal(float(answer[0]), answer[1], float(answer[2])) if answer else None
 
     async def renew(self, key: str, limits: RateLimits, lease: str) -> bool:
         """Count that call for `lease_seconds` more.
 
-        `False` if it had lost its place; it gets one again, even beyond the limit.
+        Returns `False` if it had lost its place; it gets a new one, even beyond the limit.
         """
         return bool(await self._run(key, limits, "renew", lease, 0.0))
 
     async def end(self, key: str, limits: RateLimits, lease: str, difference: float) -> bool:
-        """Count the end of that call, which used `difference` tokens more than it was counted with.
+        """Count the end of that call, which used `difference` tokens more than counted.
 
-        Does nothing the second time. `False` if it had lost its place.
+        Only the first call has an effect. Returns `False` if it had lost its place.
         """
         return bool(await self._run(key, limits, "end", lease, difference))
 
     async def block(self, key: str, limits: RateLimits, seconds: float) -> None:
-        """Let nothing begin for so long."""
+        """Block all calls for that many seconds."""
         await self._run(key, limits, "block", "", seconds)
 
     async def _run(self, key: str, limits: RateLimits, what: str, lease: str, amount: float) -> Any:

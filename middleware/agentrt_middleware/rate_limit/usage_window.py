@@ -1,14 +1,14 @@
-"""The arithmetic of the limits: what is allowed, and what has been used of it.
+"""The arithmetic of the limits and their usage.
 
-Numbers only: nothing here waits, and the caller says what time it is.
+Numbers only: nothing here waits, and the caller provides the time.
 
-Requests and tokens are two leaky buckets. What is used drains evenly, a minute's worth per minute, and a call may begin
-if it still fits into a minute's worth. So the calls that begin within `w` seconds use no more than one minute's worth
+Requests and tokens are two leaky buckets. Usage drains evenly, a minute's worth per minute, and a call may start
+if it still fits into a minute's worth. So the calls that start within `w` seconds use no more than one minute's worth
 and `w / 60` of another. A call that is larger than its bucket fits when the bucket is empty, and later calls wait until
 it has drained.
 
-A call counts with an estimate of its tokens until it ends, and from then on with those that it has used, as if they had
-been known when it began. So the promise holds for what was really used. If an estimate was too low, the difference is
+A call counts with an estimate of its tokens until it ends, and then with its used tokens, as if they had
+been known at its start. So the promise holds for the real usage. If an estimate was too low, the difference is
 a debt, which later calls wait for.
 """
 
@@ -20,12 +20,12 @@ from typing import NamedTuple
 __all__ = ["RateLimits", "Refusal", "Usage"]
 
 _MINUTE = 60.0
-_NEGLIGIBLE = 1e-6  # seconds not worth a wait, as clocks and floats are no more precise than that
+_NEGLIGIBLE = 1e-6  # seconds not worth a wait: the precision of clocks and floats
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """What may be used; `None` means no limit. `min_interval` is in seconds, from one start to the next."""
+    """The limits; `None` means no limit. `min_interval` is in seconds, from one start to the next."""
 
     min_interval: float = 0.0
     requests_per_minute: float | None = None
@@ -34,9 +34,9 @@ class RateLimits:
 
 
 class Refusal(NamedTuple):
-    """Why a call may not begin: it has to wait `seconds` at least, and may ask again in `again` seconds.
+    """The reason for refusing a call: it has to wait at least `seconds`, and may ask again in `again` seconds.
 
-    `again` is infinite if only the end of another call will help, and not time.
+    `again` is infinite if only the end of another call helps.
     """
 
     seconds: float
@@ -48,7 +48,7 @@ _FULL = Refusal(0.0, "max_concurrency", inf)
 
 
 class Usage:
-    """What has been used; the limits are an argument, since they may change from one question to the next."""
+    """The usage; the limits are an argument, since they may change from call to call."""
 
     __slots__ = ("_at", "_requests", "_tokens", "active", "blocked_until", "next_start")
 
@@ -59,39 +59,39 @@ class Usage:
         self.active = 0
 
     def take(self, limits: RateLimits, now: float, tokens: float, call: Hashable) -> Refusal | None:
-        """Count a call that begins now with about this many tokens, or say why it must not."""
+        """Count a call that starts now with about this many tokens, or return the reason for refusing it."""
         refusal = self.wait(limits, now, tokens)
         if refusal is None:
             self._count(limits, now, tokens, call)
         return refusal
 
     def charge(self, limits: RateLimits, now: float, tokens: float, call: Hashable) -> None:
-        """Count a call that begins now, allowed or not."""
+        """Count a call that starts now, allowed or not."""
         self._drain(limits, now)
         self._count(limits, now, tokens, call)
 
     def end(self, call: Hashable, difference: float) -> None:
-        """Count the end of a call that used `difference` tokens more than it was counted with."""
+        """Count the end of a call that used `difference` tokens more than counted."""
         if self.active:
             self.active -= 1
         self._tokens.correct(call, difference)
 
     def block(self, now: float, seconds: float) -> None:
-        """Let nothing begin for so long."""
+        """Block all calls for that many seconds."""
         self.blocked_until = max(self.blocked_until, now + seconds)
 
     def wait(
         self, limits: RateLimits, now: float, tokens: float, ahead: int = 0, tokens_ahead: float = 0.0
     ) -> Refusal | None:
-        """Return why a call of this many tokens must not begin now, if `ahead` others are to begin before it."""
+        """Return the reason why a call of this many tokens, with `ahead` others before it, must not start now."""
         self._drain(limits, now)
         seconds, reason = self.blocked_until - now, "retry_after"
         if limits.min_interval:
             interval = self.next_start - now + ahead * limits.min_interval
             if interval > seconds:
                 seconds, reason = interval, "min_interval"
-        # How long until what is too much now has drained. A call that is larger than its bucket waits until that is
-        # empty. Comparisons instead of `max`: every call comes through here, and each waiter more than once.
+        # The time until the excess has drained. A call that is larger than its bucket waits until that is
+        # empty. Comparisons instead of `max`: every call passes here, and each waiter more than once.
         rate = limits.requests_per_minute
         if rate is not None:
             draining = (self._requests + ahead + 1 - (rate if rate > 1 else 1.0)) * _MINUTE / rate
@@ -109,7 +109,7 @@ class Usage:
         return None
 
     def is_idle(self, limits: RateLimits, now: float) -> bool:
-        """Say whether nothing is in use, as if this were new."""
+        """Say whether nothing is in use."""
         self._drain(limits, now)
         used = self.active or self._requests or self._tokens.level
         return not used and max(self.next_start, self.blocked_until) <= now
@@ -134,23 +134,23 @@ class Usage:
 
 
 class _Bucket:
-    """How full a leaky bucket is, if what a call has poured in may later turn out to be more or less.
+    """The level of a leaky bucket whose inflow may be corrected later.
 
-    The surplus of a stretch of time that ends now is what was poured in during it, less what drains in that time; the
-    level is the largest surplus of all stretches that begin with a call. Correcting what a call has poured in changes
-    the stretches that contain its beginning, and no others: what has drained is never given back.
+    The surplus of a stretch of time that ends now is its inflow less its outflow; the
+    level is the largest surplus of all stretches that begin with a call. Correcting the inflow of a call changes
+    only the stretches that contain its start: outflow is never returned.
 
-    A binary tree over the calls in progress, and those that began after the first of them, holds for each run of calls
-    what was poured in less what drained meanwhile (`_sums`), and the largest surplus at its end (`_surpluses`). So
-    pouring and correcting take a number of steps that grows with the logarithm of the calls. Node `n` has the children
-    `2n` and `2n + 1`; the level before the first leaf is one number (`_before`).
+    A binary tree over the calls in progress, and those that started after the first of them, holds for each run of
+    calls its inflow less its outflow (`_sums`), and the largest surplus at its end (`_surpluses`). So pouring and
+    correcting take logarithmic time in the number of calls. Node `n` has the children `2n` and `2n + 1`; the level
+    before the first leaf is one number (`_before`).
     """
 
     __slots__ = ("_before", "_drained", "_next", "_places", "_size", "_sums", "_surpluses")
 
     def __init__(self) -> None:
         self._before = 0.0
-        self._drained = 0.0  # since the last call began
+        self._drained = 0.0  # since the last call started
         self._places: dict[Hashable, int] = {}  # of the calls that may be corrected, among the leaves
         self._build_tree([])
 
@@ -165,9 +165,9 @@ class _Bucket:
         self._drained += amount
 
     def pour(self, amount: float, call: Hashable) -> None:
-        """Pour in what a call that begins now is about to use."""
+        """Pour in the expected usage of a call that starts now."""
         if not self._places:
-            # No call can be corrected any more, so the level is all there is to know of the past.
+            # No call can be corrected any more, so the level is all that matters.
             self._before, self._drained, self._next = self.level, 0.0, 0
             if self._size > 1:
                 self._build_tree([])
@@ -179,9 +179,9 @@ class _Bucket:
         self._drained = 0.0
 
     def correct(self, call: Hashable, difference: float) -> None:
-        """Count a call, for the last time, as if it had poured in that much more when it began."""
+        """Correct a call, for the last time, as if it had poured in that much more at its start."""
         place = self._places.pop(call, None)
-        if place is not None and difference:  # a call without a place began when tokens were not limited
+        if place is not None and difference:  # a call without a place started when tokens were not limited
             node = self._size + place
             self._set(place, self._sums[node] + difference, self._surpluses[node] + difference)
 
@@ -189,7 +189,7 @@ class _Bucket:
         sums, surpluses = self._sums, self._surpluses
         node = self._size + place
         sums[node], surpluses[node] = total, surplus
-        # Up to the root. The largest surplus of two runs is that of the later one, or that of the earlier one and all
+        # Up to the root. The largest surplus of two runs is that of the later one, or that of the earlier one plus all
         # that was poured in since.
         while node > 1:
             node >>= 1
@@ -216,7 +216,7 @@ class _Bucket:
 
     def _build_tree(self, runs: list[tuple[float, float]]) -> None:
         self._next = 0
-        # At least twice the room that the runs need, so that the cost of building spreads over the calls to come.
+        # At least twice the needed room, so that the cost of building is spread over later calls.
         self._size = 2 << len(runs).bit_length() if runs else 1
         self._sums = [0.0] * (2 * self._size)
         self._surpluses = [-inf] * (2 * self._size)

@@ -1,4 +1,4 @@
-"""What stands in the place of what was found."""
+"""Replacements for matches."""
 
 import hashlib
 import hmac
@@ -36,7 +36,7 @@ def check_action(title: str, action: object) -> str:
 
 
 class Actions:
-    """What is done with the finds of each of some detectors."""
+    """The actions for the matches of several detectors."""
 
     def __init__(self, detectors: Sequence[Detector], action: str, hash_key: str | bytes | None) -> None:
         self._names = [detector.name for detector in detectors]

@@ -43,7 +43,7 @@ ChangeText = Callable[[str], str]
 
 _ValueType = TypeVar("_ValueType")
 _BlockType = TypeVar("_BlockType", bound=ContentBlock)
-# One that has no end reaches to the end of the text: to look for the end of each anew would take quadratic time.
+# One without an end extends to the end of the text: searching for each end again would take quadratic time.
 _JSON_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _JSON_NUMBER = re.compile(r"-?[0-9][0-9.eE+-]*")
 _JSON_SCALAR = re.compile(f"{_JSON_STRING.pattern}|{_JSON_NUMBER.pattern}", re.DOTALL)
@@ -79,7 +79,7 @@ def change_message(message: Msg, change: ChangeText, *, results: bool = True, ot
 
 
 def _is_unchanged(value: object, before: object) -> bool:
-    # A str by its characters, since one that is read anew is another object.
+    # A str by its characters, since a reloaded one is another object.
     return value == before if isinstance(value, str) else value is before
 
 
@@ -98,20 +98,18 @@ def change_block(block: _BlockType, change: ChangeText, *, results: bool = True)
         case ToolCallBlock():
             fields = {"name": change(block.name), "input": change_json(block.input, change)}
         case ToolResultBlock() if results:
-            fields = {"name": change(block.name), "output": _change_output(block, change)}
+            fields = {"name": change(block.name)}
+            if isinstance(block.output, str):
+                fields["output"] = change(block.output)
+            else:
+                parts = [change_block(part, change) for part in block.output]
+                fields["output"] = block.output if all(map(operator.is_, parts, block.output)) else parts
         case DataBlock():
             fields = {"source": _change_source(block, change), "name": block.name and change(block.name)}
         case ProviderBlock():
             fields = {"content": change_json(block.content, change)}
     changed = {name: value for name, value in fields.items() if not _is_unchanged(value, getattr(block, name))}
     return replace(block, **changed) if changed else block
-
-
-def _change_output(block: ToolResultBlock, change: ChangeText) -> str | list[TextBlock | DataBlock]:
-    if isinstance(block.output, str):
-        return change(block.output)
-    parts = [change_block(part, change) for part in block.output]
-    return block.output if all(map(operator.is_, parts, block.output)) else parts
 
 
 def _change_source(block: DataBlock, change: ChangeText) -> Any:

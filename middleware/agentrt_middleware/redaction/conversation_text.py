@@ -10,7 +10,7 @@ from agentrt_middleware.redaction.content import change_block
 from agentrt_middleware.redaction.detectors import Detector
 from agentrt_middleware.redaction.events import GrowingText
 from agentrt_middleware.redaction.text_redactor import Engine, ReplaceMatch, TextRedactor
-from agentrt_middleware.redaction.tokens import TokenTable
+from agentrt_middleware.redaction.tokens import Tokens
 
 __all__ = ["ConversationText", "SharedRedactor"]
 
@@ -31,7 +31,7 @@ class SharedRedactor:
         self._is_clean = lru_cache(_REMEMBERED_TEXTS)(self._find_nothing)
 
     def __reduce__(self) -> tuple[type["SharedRedactor"], tuple[list[Detector], Actions]]:
-        # Made anew elsewhere: compiled patterns stay in their process, and so does what was remembered.
+        # Rebuilt elsewhere: compiled patterns and remembered texts stay in their process.
         return SharedRedactor, (self._detectors, self.actions)
 
     def _find_nothing(self, text: str) -> bool:
@@ -46,14 +46,12 @@ class SharedRedactor:
 class ConversationText:
     """Changes texts that belong to one conversation; `place` names the place in errors."""
 
-    def __init__(
-        self, redactor: SharedRedactor, place: str, table: TokenTable | None, *, restores: bool = False
-    ) -> None:
+    def __init__(self, redactor: SharedRedactor, place: str, tokens: Tokens | None) -> None:
         self._redactor = redactor
-        self._table = table
-        self._restores = restores and table is not None
-        # Without a table no detector makes tokens.
-        self._replace = redactor.actions.replacer(place, (lambda name, _: name) if table is None else table.token)
+        self._tokens = tokens
+        self._restores = tokens is not None and tokens.restores_output
+        # Where there are none, no detector makes any.
+        self._replace = redactor.actions.replacer(place, (lambda name, _: name) if tokens is None else tokens.token)
 
     def change(self, text: str) -> str:
         """Return the text as it is kept and sent."""
@@ -62,11 +60,11 @@ class ConversationText:
     def show(self, text: str) -> str:
         """Return the text as the user sees it."""
         changed = self.change(text)  # first, since a token may stand for something new
-        return self.restore(changed) if self._restores else changed
+        return changed if self._tokens is None or not self._restores else self._tokens.restore(changed)
 
-    def restore(self, text: str) -> str:
-        """Return the text with the values of its tokens."""
-        return text if self._table is None else self._table.restore(text)
+    def restore_arguments(self, text: str) -> str:
+        """Return text in a call's arguments with the values of its tokens."""
+        return text if self._tokens is None else self._tokens.restore_arguments(text)
 
     def begin(self) -> GrowingText:
         """Return the same as `change` for what comes in pieces."""
@@ -74,9 +72,9 @@ class ConversationText:
 
     def begin_shown(self) -> GrowingText:
         """Return the same as `show` for what comes in pieces."""
-        if not self._restores or self._table is None:
+        if not self._restores or self._tokens is None:
             return self.begin()
-        return _RestoredText(self.begin(), self._table.restoring())
+        return _RestoredText(self.begin(), self._tokens.restoring())
 
     async def change_answer(self, result: ModelResult) -> ChatResponse:
         """Return the answer to a request of the runtime's own, redacted: whole, since nobody reads its pieces."""

@@ -1,4 +1,4 @@
-"""What is looked for: patterns, literal texts, and all that stands between two marks."""
+"""Detectors: patterns, literal texts, and everything between two marks."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agentrt.errors import MiddlewareConfigError
-from agentrt.keywords import suggest_keywords
 from agentrt_middleware.redaction.pattern_syntax import ParsedPattern, UnreadablePattern, parse_pattern
 from agentrt_middleware.redaction.re2_patterns import re2_problem
 from agentrt_middleware.validation import check_function
@@ -71,7 +70,6 @@ class Detector:
         return new
 
 
-@suggest_keywords(regex="pattern", validator="validate", function="validate")
 class Pattern(Detector):
     """Finds the matches of a pattern, in the syntax that RE2 and Python's `re` share; the longest at each place.
 
@@ -111,7 +109,6 @@ class Pattern(Detector):
         self._parts = [Part(head, stop, stop is not None, validate, _VALIDATOR_SECONDS)]
 
 
-@suggest_keywords(values="texts", words="texts")
 class Literals(Detector):
     """Finds each of some texts, such as a password that is known; `ignore_case` finds them in any case."""
 
@@ -140,7 +137,6 @@ class Literals(Detector):
         ]
 
 
-@suggest_keywords(start="begin", stop="end")
 class Between(Detector):
     """Finds all that stands between two marks, with the marks, however long it is.
 

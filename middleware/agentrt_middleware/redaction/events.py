@@ -42,7 +42,7 @@ from agentrt_middleware.redaction.content import (
     may_hold_text,
 )
 
-__all__ = ["EventRedactor", "GrowingText", "result_key"]
+__all__ = ["EventRedactor", "GrowingText"]
 
 _Handlers = Mapping[type, Callable[["EventRedactor", Any], Iterable[AgentEvent]]]
 _Delta = TextBlockDeltaEvent | ThinkingBlockDeltaEvent
@@ -81,7 +81,7 @@ class EventRedactor:
         self._redacted_ids = redacted_ids
         self._changes_output, self._changes_results = output, tools
         self._handlers = {**(self._OUTPUT_HANDLERS if output else {}), **(self._RESULT_HANDLERS if tools else {})}
-        # What has begun and has not ended.
+        # The open parts.
         self._texts: dict[str, tuple[GrowingText, _Delta]] = {}  # by the id of the block, with its last delta
         self._inputs: dict[str, list[ToolCallDeltaEvent]] = {}
         self._data: dict[str, list[DataBlockDeltaEvent]] = {}
@@ -159,8 +159,6 @@ class EventRedactor:
         return (self._with(event, tool_call_name=self._change(event.tool_call_name)),)
 
     def _take_result_text(self, event: ToolResultTextDeltaEvent) -> Iterable[AgentEvent]:
-        if result_key(event.tool_call_id) in self._redacted_ids:
-            return (event,)
         blocks = self._results.setdefault(event.tool_call_id, {})
         known = blocks.get(event.block_id)
         text = self._begin_text() if known is None else known[0]
@@ -168,16 +166,12 @@ class EventRedactor:
         return _with_delta(event, text.feed(event.delta))
 
     def _take_result_data(self, event: ToolResultDataDeltaEvent) -> Iterable[AgentEvent]:
-        if result_key(event.tool_call_id) in self._redacted_ids:
-            return (event,)
         changed = self._with(event, name=event.name and self._change(event.name))
         if event.data is not None:
             changed = self._with(changed, data=change_data(event.data, event.media_type, self._change))
         return (self._with(changed, url=event.url and change_url(event.url, self._change)),)
 
     def _take_result_end(self, event: ToolResultEndEvent) -> Iterable[AgentEvent]:
-        if result_key(event.tool_call_id) in self._redacted_ids:
-            return (event,)
         if event.output is not None:  # it replaces what the deltas said
             self._results.pop(event.tool_call_id, None)
             return (replace(event, output=[change_block(block, self._change) for block in event.output]),)
@@ -292,11 +286,6 @@ class EventRedactor:
         RequireExternalExecutionEvent: _take_question,
         ReplyResumedEvent: _take_resumed,
     }
-
-
-def result_key(call_id: str) -> str:
-    """Return what stands for the result of a call among what is redacted."""
-    return f"result of {call_id}"
 
 
 def _with_delta(event: Any, delta: str) -> Iterable[AgentEvent]:

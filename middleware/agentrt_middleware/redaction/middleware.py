@@ -27,10 +27,9 @@ from agentrt.hooks import (
     ObserveValues,
     ReasoningValues,
 )
-from agentrt.keywords import suggest_keywords
 from agentrt.message import ContentBlock, Msg
 from agentrt.model import ModelResult
-from agentrt.types import STRUCTURED_OUTPUT, ToolChunk, ToolResponse
+from agentrt.types import STRUCTURED_OUTPUT, IncomingContent, ToolChunk, ToolResponse
 from agentrt_middleware.attempts import ATTEMPT_LAYERS
 from agentrt_middleware.redaction.actions import Actions, check_action
 from agentrt_middleware.redaction.content import (
@@ -42,27 +41,30 @@ from agentrt_middleware.redaction.content import (
 )
 from agentrt_middleware.redaction.conversation_text import ConversationText, SharedRedactor
 from agentrt_middleware.redaction.detectors import Detector
-from agentrt_middleware.redaction.events import EventRedactor, result_key
+from agentrt_middleware.redaction.events import EventRedactor
 from agentrt_middleware.redaction.shipped import API_KEY, CARD, EMAIL, IBAN, PRIVATE_KEY
-from agentrt_middleware.redaction.tokens import TokenTable
-from agentrt_middleware.redaction.tool_output import ToolOutputRedactor
+from agentrt_middleware.redaction.tokens import Tokens
+from agentrt_middleware.redaction.tool_output import redact_response
 from agentrt_middleware.validation import check_flag
 
 __all__ = ["RedactionMiddleware"]
 
+_OF_TOOLS = ("tool_result", "not_run", "external")
 
-@suggest_keywords(strategy="action", entities="detectors", apply_to_input="input", apply_to_output="output")
+
 class RedactionMiddleware(MiddlewareBase):
     """Finds private data in what enters, in requests, in answers and in results, and replaces or blocks it.
 
     `action` is "redact" (`[EMAIL]`), "mask" (`****` and the last characters), "hash" (with `hash_key`), "token"
     (`<EMAIL_1_a1b2c3d4>`, which can be undone) or "block" (`RedactionBlocked`). A detector may have its own.
 
-    `input` is what users send and what is observed, before it is kept, and all of a request but results; `output` is
-    the text, the thinking, the calls and the structured output of a model; `tools` is what tools give. `restore` says
-    where tokens become values again: in the arguments that "tools" get, and in the "output".
+    `input` is what users send, add to an answer or have observed, hints, summaries and what other layers find, before
+    it is kept, and all of a request but results; `output` is the text, the thinking, the calls and the structured
+    output of a model; `tools` is what tools give and what is said of calls. `restore` says where tokens become values
+    again: in the arguments that "tools" get, and in the "output".
 
-    What is streamed leaves as soon as nothing in it can grow into a find, and is the same as the redacted whole.
+    What a model streams leaves as soon as nothing in it can grow into a find, and is the same as the redacted whole.
+    The result of a tool leaves whole.
     """
 
     inherited = True
@@ -123,14 +125,16 @@ class RedactionMiddleware(MiddlewareBase):
         for name, value in list(values.items()):
             if name != "structured_schema":  # which is changed in the tools of requests
                 values[name] = self._change_input(value, entering)
-        if not (self.output or self.tools):
+        if not (self.output or (self.tools and not agent.runs_reply_loop)):
             async for item in next_handler(**values):
                 yield item
             return
         leaving = self._text_of(agent, "the answer")
         redacted_ids = self._redacted_ids(agent)
+        # Where `on_content` is entered, results have passed it.
+        changes_results = self.tools and not agent.runs_reply_loop
         redactor = EventRedactor(
-            leaving.change, leaving.begin_shown, redacted_ids, output=self.output, tools=self.tools
+            leaving.change, leaving.begin_shown, redacted_ids, output=self.output, tools=changes_results
         )
         own_id = agent.run.id
         async for item in next_handler(**values):
@@ -143,6 +147,20 @@ class RedactionMiddleware(MiddlewareBase):
             else:
                 for event in redactor.take(item):
                     yield event
+
+    async def on_content(self, agent: AgentBase, content: IncomingContent) -> IncomingContent:
+        is_of_tool = content.source in _OF_TOOLS
+        if not (self.tools if is_of_tool else self.input):
+            return content
+        change = self._text_of(agent, "the result of a tool" if is_of_tool else f"the {content.source}").change
+        fields: dict[str, Any] = {"content": [change_block(block, change) for block in content.content]}
+        if not is_of_tool:
+            fields["name"] = change(content.name)
+        if content.metadata or content.structured_output is not None:
+            fields["metadata"] = change_value(content.metadata, change)
+            fields["structured_output"] = change_value(content.structured_output, change)
+        changed = {name: value for name, value in fields.items() if value != getattr(content, name)}
+        return replace(content, **changed) if changed else content
 
     async def on_observe(self, agent: AgentBase, input_kwargs: ObserveValues, next_handler: NextObserve) -> None:
         text = self._text_of(agent, "the message")
@@ -197,54 +215,38 @@ class RedactionMiddleware(MiddlewareBase):
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         call = input_kwargs["tool_call"]
         text = self._text_of(agent, "the result of a tool")
-        if "tools" in self.restore and call.name != STRUCTURED_OUTPUT:
-            arguments = change_json(call.input, text.restore)
+        # Elsewhere the runtime does it, before the call is decided on.
+        if "tools" in self.restore and not agent.runs_reply_loop and call.name != STRUCTURED_OUTPUT:
+            arguments = change_json(call.input, text.restore_arguments)
             if arguments != call.input:
                 call = replace(call, input=arguments)
         if not self.tools:
             async for item in next_handler(tool_call=call):
                 yield item
             return
-        self._redacted_ids(agent).add(result_key(call.id))
-        output = ToolOutputRedactor(text)
+        # The pieces do not leave: a find may lie in two of them, and the result has all of it.
         async for item in next_handler(tool_call=call):
             if isinstance(item, ToolResponse):
-                rest = output.end()
-                if rest is not None:
-                    yield rest
-                yield output.redact_response(item)
-            else:
-                chunk = output.take(item)
-                if chunk is not None:
-                    yield chunk
+                yield redact_response(item, text.change)
+            elif not isinstance(item, ToolChunk):
+                yield item  # of an agent that runs its tools itself
 
     def _text_of(self, agent: AgentBase, place: str) -> ConversationText:
-        # Made anew for each hook: an answer in another process begins with what was saved.
-        table = TokenTable(agent.state_of(self)) if self._uses_tokens else None
-        return ConversationText(self._redactor, place, table, restores="output" in self.restore)
+        tokens = Tokens(agent, self.restore) if self._uses_tokens else None
+        return ConversationText(self._redactor, place, tokens)
 
     def _redacted_ids(self, agent: AgentBase) -> set[str]:
-        """Return the ids of the blocks, calls and results of this reply that have been redacted."""
+        """Return the ids of the blocks and calls of this reply that have been redacted."""
         ids: set[str] = agent.run.scratch(self).setdefault("redacted", set())
         return ids
 
     def _change_input(self, value: Any, text: ConversationText) -> Any:
         """Return what came in as it is to be kept."""
-        if isinstance(value, ExternalExecutionResultEvent):
-            if not self.tools:
-                return value
-            return replace(
-                value, execution_results=[change_block(block, text.change) for block in value.execution_results]
-            )
-        if not self.input:
+        if not self.input or isinstance(value, ExternalExecutionResultEvent):  # whose results pass `on_content`
             return value
-        if isinstance(value, UserConfirmResultEvent):
+        if isinstance(value, UserConfirmResultEvent):  # the same, except an input that the user has edited
             results = [
-                replace(
-                    result,
-                    tool_call=change_block(result.tool_call, text.change),
-                    feedback=change_value(result.feedback, text.change),
-                )
+                replace(result, tool_call=change_block(result.tool_call, text.change))
                 for result in value.confirm_results
             ]
             return replace(value, confirm_results=results)

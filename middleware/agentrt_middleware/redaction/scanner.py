@@ -129,7 +129,7 @@ class Scanner:
                 spans.append(Span(base + start, self.at, compiled.index))
 
     def _find_end(self, window: bytes, base: int, is_end: bool) -> int | None:
-        """Return where that ends which has begun, `None` if it is not there yet."""
+        """Return the end of the open part, `None` if it is not there yet."""
         compiled = self._compiled
         position = self.at - base
         has_tail = compiled.part.has_tail  # whose end is a single character, which is known at once

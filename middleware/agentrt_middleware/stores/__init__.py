@@ -1,3 +1,3 @@
-"""Where middlewares keep data outside of the process: how Redis is reached, and what happens while a store fails."""
+"""Storage of middlewares outside the process: access to Redis and SQLite, and handling of failures."""
 
 __all__: list[str] = []

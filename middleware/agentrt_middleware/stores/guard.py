@@ -1,4 +1,4 @@
-"""A store that may fail: it never makes a call wait for long."""
+"""Guards against a failing store: calls never wait long for it."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -8,18 +8,20 @@ from typing import TypeVar
 
 import anyio
 
+from agentrt._runtime.text import first_error
+
 __all__ = ["StoreGuard"]
 
 _Reply = TypeVar("_Reply")
 _logger = logging.getLogger("agentrt")
 _TIMEOUT = 0.2  # seconds; a call must not wait long for a store that is down
-_REST = 2.0  # seconds for which a store that has failed is left alone
+_REST = 2.0  # seconds without requests after a failure of the store
 
 
 class StoreGuard:
-    """Asks a store within 0.2 s, leaves it alone for 2 s after a failure, and logs once that it is down, or back.
+    """Asks a store with a limit of 0.2 s, pauses for 2 s after a failure, and logs once that it is down, or back.
 
-    `store` names it in the log, and `consequence` says what holds until it is back. `clock` must never go back.
+    `store` names it in the log, and `consequence` describes the behavior meanwhile. `clock` must never go back.
     """
 
     def __init__(self, store: str, consequence: str, clock: Callable[[], float] = monotonic) -> None:
@@ -31,22 +33,22 @@ class StoreGuard:
 
     @property
     def is_resting(self) -> bool:
-        """Whether the store has just failed, and is not asked."""
+        """Whether the store has just failed, and is paused."""
         return self._clock() < self._down_until
 
     async def ask(self, question: Callable[[], Awaitable[_Reply]]) -> tuple[_Reply] | None:
-        """Return the store's answer in a tuple, or `None` if there is none."""
+        """Return the store's answer in a tuple, or or `None`."""
         if self.is_resting:
             return None
         failure = ""
-        # Outside of the scope, which takes the cancellation out of what a task group of the store raises.
+        # Outside the scope, which removes its cancellation from the errors of the store's task groups.
         try:
             with anyio.move_on_after(_TIMEOUT) as scope:
                 answer = await question()
                 self._note_up()
                 return (answer,)
         except Exception as error:  # noqa: BLE001  # the boundary to the store, which may fail in any way
-            failure = _name_of(error)
+            failure = type(first_error(error)).__name__  # not its text, which may hold a password
         self._note_down("no answer in time" if scope.cancel_called else failure)
         return None
 
@@ -60,10 +62,3 @@ class StoreGuard:
         if self._is_down:
             self._is_down = False
             _logger.warning("%s is back", self._store)
-
-
-def _name_of(error: Exception) -> str:
-    """Return the type of the error, or of the first in a group; not its text, which may hold a password."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return type(error).__name__

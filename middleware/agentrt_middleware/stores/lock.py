@@ -1,4 +1,4 @@
-"""A lock for what event loops in several threads may use at once."""
+"""A lock for objects shared by event loops in several threads."""
 
 from threading import RLock
 from typing import Any

@@ -1,8 +1,9 @@
-"""How Redis is reached, with the extra `redis`."""
+"""Access to Redis, with the extra `redis`."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from agentrt._runtime.options import import_extra
 from agentrt.errors import ConfigError, MiddlewareConfigError
 
 __all__ = ["check_redis_url", "redis_client"]
@@ -11,13 +12,13 @@ _SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 def check_redis_url(owner: str, url: object, prefix: object = "") -> None:
-    """Raise `ConfigError` for what is not the URL of a Redis, or if the package that speaks to it is missing.
+    """Raise `ConfigError` for an invalid URL, or if the client package is missing.
 
     Likewise for a `prefix` of keys that is not a `str`.
     """
-    _import_coredis(owner)
+    import_extra(owner, "redis", "coredis", "retry")
     if not str(url).startswith(_SCHEMES):
-        # What stands before an "@" or after a "?" may be a password.
+        # Text before an "@" or after a "?" may be a password.
         shown_url = url.rpartition("@")[2].partition("?")[0] if isinstance(url, str) else url
         raise ConfigError(
             f"{owner}(url=...) must begin with one of {', '.join(_SCHEMES)}, not {shown_url!r:.200}: "
@@ -28,22 +29,13 @@ def check_redis_url(owner: str, url: object, prefix: object = "") -> None:
 
 
 def redis_client(owner: str, url: str) -> AbstractAsyncContextManager[Any]:
-    """Return a client for one question, to be used in `async with`.
+    """Return a client for one request, to be used in `async with`.
 
-    One connection per question costs a millisecond. A pool of coredis would keep its connections in a task group, which
+    One connection per request costs a millisecond. A pool of coredis would keep its connections in a task group, which
     belongs to the task that opened it, but a middleware serves many tasks and outlives them all.
     """
-    coredis = _import_coredis(owner)
+    coredis = import_extra(owner, "redis", "coredis", "retry")
     client: AbstractAsyncContextManager[Any] = coredis.Redis.from_url(
         url, decode_responses=True, verify_version=False, retry_policy=coredis.retry.NoRetryPolicy()
     )
     return client
-
-
-def _import_coredis(owner: str) -> Any:
-    try:
-        import coredis
-        import coredis.retry
-    except ImportError as error:
-        raise ConfigError(f'{owner} needs the package coredis: pip install "agentrt[redis]"') from error
-    return coredis

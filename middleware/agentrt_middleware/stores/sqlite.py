@@ -1,4 +1,4 @@
-"""How a database in a file is reached, which several processes of one machine may share."""
+"""Access to a database file, which several processes of one machine may share."""
 
 import os
 import sqlite3
@@ -16,7 +16,7 @@ __all__ = ["ask_database", "check_database_path"]
 
 _Answered = TypeVar("_Answered")
 _OWNER_ONLY = 0o600
-_LOCK_TIMEOUT = 0.15  # seconds; less than what a call may wait for the store
+_LOCK_TIMEOUT = 0.15  # seconds; less than a call may wait for the store
 _PRAGMAS = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
@@ -24,7 +24,7 @@ PRAGMA synchronous = NORMAL;
 
 
 def check_database_path(owner: str, path: object, in_memory: str) -> Path:
-    """Return the path of a file whose folder exists; `in_memory` is what to write for a store without a file."""
+    """Return the path of a file whose folder exists; `in_memory` is the code for a store without a file."""
     if not isinstance(path, (str, os.PathLike)) or str(path) in ("", ":memory:"):
         raise MiddlewareConfigError(
             f"{owner}(path=...) must be the path of a file, not {path!r:.200}: for a store in memory, write "
@@ -42,16 +42,16 @@ def check_database_path(owner: str, path: object, in_memory: str) -> Path:
 
 
 async def ask_database(path: Path, schema: str, question: Callable[[sqlite3.Connection], _Answered]) -> _Answered:
-    """Put a question to the database, in a thread; the file is made if need be, for its owner alone to read."""
+    """Run a query in a thread; the file is created if needed, readable by its owner only."""
 
     def ask() -> _Answered:
-        # Made before SQLite opens it, which gives the files beside it the same mode.
+        # Created before SQLite opens it, which gives its companion files the same mode.
         if not path.exists():
             _create(path)
-        path.chmod(_OWNER_ONLY)  # one that was there may be readable by others
-        # A connection for each question, so that no thread that hangs holds one that another needs.
+        path.chmod(_OWNER_ONLY)  # an existing file may be readable by others
+        # A connection per request, so that a hanging thread does not hold one that another needs.
         with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT)) as database:
-            # A damaged value is for its reader to refuse, who replaces it; a failing file would be left alone for good.
+            # A damaged value is refused, and replaced, by its reader; a failing file would never recover.
             database.text_factory = lambda value: value.decode("utf-8", "surrogateescape")
             database.executescript(_PRAGMAS + schema)
             return question(database)
@@ -60,12 +60,12 @@ async def ask_database(path: Path, schema: str, question: Callable[[sqlite3.Conn
 
 
 def _create(path: Path) -> None:
-    """Make an empty file that only its owner can read, unless another process has just made it."""
-    # By another name, since the system drops all locks that the process has on a file when it closes the file once, and
+    """Create an empty file, readable by its owner only, unless another process has just created it."""
+    # Under another name, since closing a file drops all locks of the process on it, and
     # those of another thread may be among them.
     descriptor, draft = mkstemp(prefix=path.name, dir=path.parent)
     os.close(descriptor)
-    # Unlike a renamed file, a link never replaces one that is there.
+    # Unlike a rename, a link never replaces an existing file.
     try:
         os.link(draft, path)
     except FileExistsError:

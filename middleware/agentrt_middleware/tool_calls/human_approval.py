@@ -11,7 +11,6 @@ import anyio
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import CheckPermissionValues, MiddlewareBase, NextCheckPermission
-from agentrt.keywords import suggest_keywords
 from agentrt.message import SystemMsg, UserMsg
 from agentrt.model import ChatModelBase
 from agentrt.permission.glob import matches
@@ -37,7 +36,6 @@ class _Risk:
     reason: str
 
 
-@suggest_keywords(interrupt_on="rules", tools="rules", approve="rules", judge="risk")
 class HumanApprovalMiddleware(MiddlewareBase):
     """Lets calls of the tools that `rules` name wait for the user's yes, in every permission mode.
 

@@ -1,4 +1,4 @@
-"""Question: what a layer asks the user, from any hook."""
+"""Question: a layer's question to the user, from any hook."""
 
 from dataclasses import dataclass
 from inspect import Parameter, Signature
@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from agentrt._runtime.block import HIDDEN_CALL
 from agentrt.agent import Agent
-from agentrt.block import HIDDEN_CALL
 from agentrt.errors import MiddlewareConfigError, ToolConfigError, UsageError
 from agentrt.message import AssistantMsg, Msg, ToolCallBlock, ToolCallState, ToolResultState
 from agentrt.model import ChatResponse
@@ -28,10 +28,10 @@ __all__ = ["Answer", "Question"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a question: whether the user said yes, to which values, and what the user said beside it.
+    """The answer to a question: whether the user said yes, the values, and further feedback.
 
-    `input` are the values that were asked about, or what the user put in their place, of the types of the question's
-    fields. `feedback` of a no that no user gave says why nobody was asked.
+    `input` has the values of the question, perhaps changed by the user, in the types of the question's
+    fields. If nobody was asked, the answer is no, and `feedback` says why.
     """
 
     confirmed: bool
@@ -40,7 +40,7 @@ class Answer:
 
 
 class _QuestionValues:
-    """The values of a question, as a function that takes them; module-level, so that it can be pickled."""
+    """The values of a question, as a function with these parameters; module-level, so that it can be pickled."""
 
     __name__ = "question"
 
@@ -53,7 +53,7 @@ class _QuestionValues:
 
 
 class Question(FunctionTool):
-    """A question that a layer asks the user, with values of these types that the user may change: `tokens=int`.
+    """A layer's question to the user, with values of the given types that the user may change: `tokens=int`.
 
     The layer returns it from `list_tools()` and asks in its hooks; the reply is parked until the user has answered. No
     model sees the question or the answer, while the conversation and its events have both. It is asked in every
@@ -72,44 +72,44 @@ class Question(FunctionTool):
                 f"Question({name!r:.100}) cannot be asked: {error}; give its name, and a type for each value, as in "
                 f"Question('raise_budget', tokens=int)"
             ) from error
-        # Resumable, since its call changes nothing: one that a process left half-way is asked, and not in doubt.
+        # Resumable, since its call changes nothing: after a crash it is asked again, and not in doubt.
         self.is_hidden = self.is_resumable = True
         self.fields = fields
 
     def check_permissions(self, tool_input: JSONObject, context: PermissionContext) -> PermissionDecision:
-        """Say nothing against it: a hidden tool that asks is asked about in any case."""
+        """Express no opinion: a hidden tool that asks always reaches the user."""
         return PermissionDecision(PermissionBehavior.ALLOW, "", f"question {self.name}")
 
     def message(self, agent: Agent, text: str, /, **values: Any) -> Msg:
-        """Return the message with which a layer of `on_reasoning` asks; it comes in place of the round's answer."""
+        """Return the message by which a layer of `on_reasoning` asks; it replaces the round's answer."""
         return AssistantMsg(agent.name, [self._call(agent, text, values)])
 
     def response(self, agent: Agent, text: str, /, **values: Any) -> ChatResponse:
-        """Return the response with which a layer of `on_model_call` asks; it comes in place of the model's."""
-        # A cache further out would give it to other replies, too.
+        """Return the response by which a layer of `on_model_call` asks; it replaces the model's."""
+        # An outer cache would return it to other replies too.
         return ChatResponse([self._call(agent, text, values)], metadata={"no_store": True})
 
     def open(self, agent: Agent, text: str, /, **values: Any) -> OpenQuestion:
-        """Return the question for the `waits` with which a layer of `on_acting` asks, before it lets the call run.
+        """Return the question for the `waits` by which a layer of `on_acting` asks before the call runs.
 
-        The layer is entered again with the answer.
+        The layer is called again with the answer.
         """
         call = ToolCallBlock(self._id, self.name, self._input(agent, text, values))
         return OpenQuestion(call, message=text)
 
     def answer(self, agent: Agent, tool_call: ToolCallBlock | None = None, /) -> Answer | None:
-        """Return what became of the question, `None` if it was not asked or its answer was taken before.
+        """Return the answer, `None` if the question was not asked or its answer was already taken.
 
-        It can be taken once, in the round that follows it or later in that reply. A layer of `on_acting` gives the call
-        that is to run: what was asked before that call has its answer each time that the call is entered. Without the
-        call it gets the answer if only one call has one, and else this raises `UsageError`.
+        It can be taken once, in the next round or later in that reply. A layer of `on_acting` passes the call that is
+        about to run: a question asked before that call returns its answer each time the call is entered. Without the
+        call, it returns the answer if only one call has one, and otherwise raises `UsageError`.
         """
         context = agent.state.reply_context
         if context is None:
             return None
         if tool_call is not None:
             return self._answer_at(agent, context, f"{tool_call.id}/{self._id}")
-        # Calls that run side by side may each have one, and theirs must not be mixed up.
+        # Parallel calls may each have one, which must not be mixed up.
         calls = [path for path in context.inner if path.endswith(f"/{self._id}")]
         answers = [answer for path in calls if (answer := self._answer_at(agent, context, path)) is not None]
         if len(answers) > 1:
@@ -126,17 +126,17 @@ class Question(FunctionTool):
     def _take_answer(self, agent: Agent, context: ReplyContext) -> Answer | None:
         hidden_calls = context.hidden_calls or {}
         results = {block.id: block for block in context.message.get_content_blocks("tool_result")}
-        # The newest first, since what was asked before it is settled.
+        # Newest first, since earlier questions are settled.
         for call in reversed(context.message.get_content_blocks("tool_call")):
             hidden, result = hidden_calls.get(call.id), results.get(call.id)
             if hidden is None or hidden.name != self.name or result is None or call.state is not ToolCallState.FINISHED:
                 continue
             if hidden.is_taken:
                 return None
-            # In the state, together with whatever the layer does about it: a later process finds both or neither.
+            # In the state, together with the layer's reaction: a later process finds both or neither.
             hidden.is_taken = True
             decision = context.decisions.get(call.id)
-            # A result that is not the tool's own tells of a call that a layer or a rule has stopped after the yes.
+            # A result that is not the tool's own means that a layer or a rule stopped the call after the yes.
             confirmed = result.state is ToolResultState.SUCCESS
             feedback = result.text if decision is None else decision.message
             return self._make_answer(agent, call, confirmed, feedback)
@@ -151,7 +151,7 @@ class Question(FunctionTool):
 
     def _make_answer(self, agent: Agent, call: ToolCallBlock, confirmed: bool, feedback: str) -> Answer:
         prepared = agent.run.toolkit.prepare(call)
-        if isinstance(prepared, ToolResponse):  # it was asked by a process whose fields were others
+        if isinstance(prepared, ToolResponse):  # it was asked by a process with different fields
             return Answer(False, {}, prepared.text)
         return Answer(confirmed, prepared.arguments, feedback)
 
@@ -159,7 +159,7 @@ class Question(FunctionTool):
         return agent.run.hidden_call(self, self._input(agent, text, values), text)
 
     def _input(self, agent: Agent, text: str, values: JSONObject) -> str:
-        """Return the values as JSON; raises `UsageError` for what cannot be asked."""
+        """Return the values as JSON; raises `UsageError` for an invalid question."""
         if agent.run.toolkit.get(self.name) is not self:
             raise UsageError(
                 f"the question {self.name!r} is not one of the tools of {agent.name!r}: return it from list_tools() of "

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Sequence
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
-from agentrt.keywords import suggest_keywords
 from agentrt.message import SystemMsg, TextBlock, ToolResultState, UserMsg
 from agentrt.model import ChatModelBase, chat_model
 from agentrt.permission.glob import matches
@@ -21,14 +20,15 @@ _EMULATION = (
 )
 
 
-@suggest_keywords(on="tools")
 class ToolEmulatorMiddleware(MiddlewareBase):
-    """Asks `model` what the tools that `tools` name would return, and runs none of them; meant for tests.
+    """Asks `model` for plausible results of the tools that `tools` names, without running them; meant for tests.
 
-    `tools` are names and patterns, by default all tools. The tools that middlewares bring, and the form of an answer,
-    are meant only where a name is given in full, since others rely on what these do. Permissions are decided and
+    `tools` are names and patterns, by default all tools. Tools of middlewares, and the structured answer,
+    are included only if named in full, since others rely on them. Permissions are decided and
     arguments checked as if the tools ran. A call whose emulation fails gets an error result.
     """
+
+    inherited = False
 
     def __init__(self, model: ChatModelBase | str, *, tools: str | Sequence[str] = "*") -> None:
         spec: object = model
@@ -49,7 +49,7 @@ class ToolEmulatorMiddleware(MiddlewareBase):
             async for item in next_handler(**input_kwargs):
                 yield item
             return
-        # From the tools of this round, so that what a layer has added is described as well.
+        # From the tools of this round, so that tools added by a layer are described too.
         tool = agent.run.toolkit.get(call.name)
         about = "" if tool is None else f"\nWhat it does: {tool.description}"
         question = f"Tool: {call.name}{about}\nArguments: {call.input or '{}'}"

@@ -1,4 +1,4 @@
-"""Tool errors: what the model reads when a tool fails, in words of one's own."""
+"""Tool errors: custom texts for the model when a tool fails."""
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -8,7 +8,6 @@ from typing import ClassVar
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
-from agentrt.keywords import suggest_keywords
 from agentrt.message import TextBlock, ToolCallBlock, ToolResultState
 from agentrt.permission.glob import matches
 from agentrt.types import ToolChunk, ToolResponse
@@ -23,15 +22,15 @@ _logger = logging.getLogger("agentrt")
 _FAILED_STATES = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
 
 
-@suggest_keywords(tools="on", message="text")
 class ToolErrorMiddleware(MiddlewareBase):
-    """Puts `text` in the place of what the runtime says when a tool that `on` names fails, or exceeds its time.
+    """Replaces the runtime's text by `text` when a tool named by `on` fails, or exceeds its time.
 
     `on` are names and patterns of tools. `text` is a str, or a function of the call and of the runtime's own text; if
-    that function fails, the runtime's text stays. The result keeps its state. Calls that were denied or interrupted are
-    left as they are.
+    that function fails, the runtime's text stays. The result keeps its state. Denied and interrupted calls are
+    unchanged.
     """
 
+    inherited = False
     wraps: ClassVar = {
         "ToolRetryMiddleware": "only the last failure is put into words",
         "ToolEmulatorMiddleware": "a failure to make up a result is put into words too",
@@ -53,7 +52,7 @@ class ToolErrorMiddleware(MiddlewareBase):
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         call = call_of(input_kwargs)
         is_covered = any(matches(pattern, call.name) for pattern in self.on)
-        # What the tool has streamed was shown already; the result, which is what the model reads, is replaced.
+        # Streamed output was already shown; the result, which the model reads, is replaced.
         async for item in next_handler(**input_kwargs):
             if is_covered and isinstance(item, ToolResponse) and item.state in _FAILED_STATES:
                 yield replace(item, content=[TextBlock(self._text_for(call, item.text))])

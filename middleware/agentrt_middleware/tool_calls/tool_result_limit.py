@@ -1,4 +1,4 @@
-"""Tool result limit: a long result is put aside, and the model reads the rest of it with a tool."""
+"""Tool result limit: stores a long result, whose rest the model reads with a tool."""
 
 import logging
 import re
@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError, ToolError
 from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
-from agentrt.keywords import suggest_keywords
 from agentrt.message import DataBlock, TextBlock
 from agentrt.tool import FunctionTool, ToolBase, ToolContext
 from agentrt.types import ToolChunk, ToolResponse
@@ -26,16 +25,16 @@ _REF = re.compile(r"result-([1-9][0-9]{0,15})", re.ASCII)
 _MAX_PUT_ASIDE = 5_000_000  # characters in the state of one conversation; the oldest results make room
 
 
-@suggest_keywords(limit="max_chars", max_characters="max_chars", max_length="max_chars")
 class ToolResultLimitMiddleware(MiddlewareBase):
     """Gives the model the first `head` and the last `tail` characters of a result with more than `max_chars`.
 
-    The whole text is put aside, and the tool `read_result(ref, offset, limit)`, which this brings to the agent, reads
-    any part of it: the parts joined are the result. It is kept in the state of the conversation, up to 5,000,000
-    characters with the oldest making room, or in files of `workspace`. Only the own conversation can read it. What a
-    tool streams is shown as it comes, and data in a result stays.
+    The whole text is stored, and the tool `read_result(ref, offset, limit)`, which this adds to the agent, reads any
+    part of it: the parts joined are the result. It is stored in the state of the conversation, up to 5,000,000
+    characters, where the oldest are dropped, or in files of `workspace`. Only this conversation can read it. Output
+    that a tool streams is shown unchanged, and data in a result stays.
     """
 
+    inherited = False
     wraps: ClassVar = {
         "GuardrailMiddleware": "what is put aside has been judged",
         "BudgetMiddleware": "reading the rest of a result counts as a call too",
@@ -77,7 +76,7 @@ class ToolResultLimitMiddleware(MiddlewareBase):
     async def on_acting(
         self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
-        is_reading = call_of(input_kwargs).name == _TOOL  # which keeps to the limit by itself
+        is_reading = call_of(input_kwargs).name == _TOOL  # which itself keeps to the limit
         async for item in next_handler(**input_kwargs):
             if isinstance(item, ToolResponse) and not is_reading and len(item.text) > self.max_chars:
                 item = await self._shorten(agent, item)
@@ -103,7 +102,7 @@ class ToolResultLimitMiddleware(MiddlewareBase):
             f'{_TOOL}(ref="{ref}", offset={self.head}, limit={self.max_chars}) ...]\n'
         )
         excerpt = text[: self.head] + note + (text[-self.tail :] if self.tail else "")
-        # A model that reads images gets them in any case: they have a limit of their own.
+        # A model that reads images always gets them: they have a separate limit.
         files = [block for block in response.content if isinstance(block, DataBlock)]
         return replace(response, content=[TextBlock(excerpt), *files])
 
@@ -130,14 +129,14 @@ class ToolResultLimitMiddleware(MiddlewareBase):
         text = None
         if self.workspace is None:
             text = _kept_results(data).get(ref)
-        # Asked of the state first, so that no name of another file gets as far as the workspace.
+        # Checked in the state first, so that no other file name reaches the workspace.
         elif (number := _REF.fullmatch(ref)) and int(number[1]) <= _result_count(data):
             text = await self.workspace.read_text(_path(agent, ref))
         if text is None:
             raise ToolError(f"the result {ref!r:.100} is not kept: call the tool that gave it again")
         if offset < 0 or (limit is not None and limit < 1):
             raise ToolError(f"offset must be at least 0 and limit at least 1, not {offset} and {limit}")
-        # No more than a result may show, whatever is asked for, else this tool would undo the limit.
+        # At most the length of a shown result, or this tool would undo the limit.
         part = text[offset : offset + min(limit or self.max_chars, self.max_chars)]
         if not part:
             raise ToolError(f"the result {ref!r} has {len(text):,} characters, so there is nothing at {offset:,}")
@@ -145,7 +144,7 @@ class ToolResultLimitMiddleware(MiddlewareBase):
 
 
 def _result_count(data: dict[str, Any]) -> int:
-    """Return how many results were put aside; the data comes from a store, and may be anything."""
+    """Return the number of stored results; the data comes from a store, and may be anything."""
     count: object = data.get("count")
     return count if isinstance(count, int) and count >= 0 else 0
 
@@ -156,6 +155,6 @@ def _kept_results(data: dict[str, Any]) -> dict[str, str]:
 
 
 def _path(agent: AgentBase, ref: str) -> str:
-    # Hashed, since a session may have any name, and the name of a file may not.
+    # Hashed, since session names are not restricted like file names.
     session = sha256(agent.state.session_id.encode("utf-8", "backslashreplace")).hexdigest()[:16]
     return f"tool-results/{session}/{ref}.txt"

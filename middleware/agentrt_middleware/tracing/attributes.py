@@ -36,7 +36,7 @@ def of_chat(agent: AgentBase, model: ChatModelBase) -> tuple[str, Attributes]:
         conventions.AGENT_NAME: agent.name,
         conventions.CONVERSATION_ID: agent.state.session_id,
         conventions.REQUEST_STREAM: model.stream or None,
-        # A single stop sequence may be given as a str, but the attribute is always a list.
+        # A single stop sequence may be a str, but the attribute is always a list.
         **{name: [value] if isinstance(value, str) else value for name, value in settings.items()},
         conventions.SERVER_ADDRESS: url.hostname,
         conventions.SERVER_PORT: url.port,
@@ -47,7 +47,7 @@ def of_chat(agent: AgentBase, model: ChatModelBase) -> tuple[str, Attributes]:
 def of_tool(
     agent: AgentBase, toolkit: Toolkit, call: ToolCallBlock, *, captures_content: bool
 ) -> tuple[str, Attributes]:
-    """Return the name of the tool that a call is for, as far as it may be shown, and the attributes of its span."""
+    """Return the name of a call's tool, as far as it may be shown, and the attributes of its span."""
     tool = toolkit.get(call.name)
     # The model made up a name that no tool has, so it is content.
     name = call.name if tool is not None or captures_content else conventions.OTHER
@@ -61,7 +61,7 @@ def of_tool(
 
 
 def labels_of(model: ChatModelBase) -> Attributes:
-    """Return what distinguishes the calls of one model from those of others, in spans and metrics."""
+    """Return the attributes that identify a model in spans and metrics."""
     provider = model.provider or type(model).__name__.removesuffix("ChatModel").lower() or conventions.OTHER
     return {
         conventions.OPERATION: conventions.CHAT,
@@ -71,16 +71,16 @@ def labels_of(model: ChatModelBase) -> Attributes:
 
 
 def responding_model(response: ChatResponse) -> str | None:
-    """Return the name of the model that answered, if a layer further in, such as a fallback, says so."""
+    """Return the name of the model that answered, if an inner layer, such as a fallback, says so."""
     name = (response.metadata or {}).get("model")
     return name if isinstance(name, str) else None
 
 
 def of_usage(usage: ChatUsage | None) -> Attributes:
-    """Return the attributes for the tokens that were used."""
+    """Return the attributes of the used tokens."""
     if usage is None:
         return {}
-    if usage.replayed:  # what reads traces adds up the tokens in them, and those were used by an earlier call
+    if usage.replayed:  # backends add up the tokens of traces, and these belong to an earlier call
         return {conventions.USAGE_REPLAYED: True}
     return {
         conventions.INPUT_TOKENS: usage.input_tokens,

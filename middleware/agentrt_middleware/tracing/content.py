@@ -1,4 +1,4 @@
-"""The content of messages, answers and tool calls in the form in which spans carry it: JSON text."""
+"""The content of messages, answers and tool calls in the form of spans: JSON text."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -29,9 +29,9 @@ __all__ = [
     "tool_definitions",
 ]
 
-_MAX_INPUT_CHARACTERS = 100_000  # of what a model is sent, which is the whole conversation each time
+_MAX_INPUT_CHARACTERS = 100_000  # of a request, which is the whole conversation each time
 
-_Clean = Callable[[str], str]  # returns text as it may leave the process: redacted, and not too long
+_Clean = Callable[[str], str]  # returns text that may leave the process: redacted, and not too long
 
 
 class _Message(TypedDict):
@@ -57,7 +57,7 @@ def arguments_json(call: ToolCallBlock, clean: _Clean) -> str:
 
 
 def call_names(calls: Iterable[ToolCallBlock], state: ToolCallState) -> str | None:
-    """Return which of the calls are in that state, without their arguments."""
+    """Return the calls in that state, without their arguments."""
     names = [{"id": call.id, "name": call.name} for call in calls if call.state is state]
     return _as_json(names) if names else None
 
@@ -67,10 +67,10 @@ def plain_text(messages: Iterable[Msg], clean: _Clean) -> str:
 
 
 def input_messages(messages: Iterable[Msg], clean: _Clean) -> str:
-    """Return the messages, and of many the newest, without those of the system, which the conventions keep apart."""
+    """Return the messages, of many only the newest, without system messages, which the conventions separate."""
     texts: list[str] = []  # newest first
     room = _MAX_INPUT_CHARACTERS
-    # Lazily and from the end, so that a long conversation is not rendered as a whole for each call.
+    # Lazily, from the end, so that a long conversation is not rendered completely for each call.
     conversation = [message for message in messages if message.role != "system"]
     parts = (part for message in reversed(conversation) for part in reversed(_split_by_role(message, clean)))
     for part in parts:
@@ -84,7 +84,7 @@ def input_messages(messages: Iterable[Msg], clean: _Clean) -> str:
 
 
 def output_messages(content: Sequence[ContentBlock], finish_reason: str, clean: _Clean) -> str:
-    # Some backends drop an answer that does not say why it ended.
+    # Some backends drop an answer without a finish reason.
     parts = [_part(block, clean) for block in content]
     return _as_json([{"role": "assistant", "parts": parts, "finish_reason": clean(finish_reason)}])
 
@@ -108,7 +108,7 @@ def result_text(output: str | ToolOutput, clean: _Clean) -> str:
 
 
 def _split_by_role(message: Msg, clean: _Clean) -> list[_Message]:
-    """Return the message as messages of the conventions, where tool results have a role of their own."""
+    """Return the message as messages of the conventions, where tool results have a separate role."""
     split: list[_Message] = []
     for block in message.get_content_blocks():
         role = "tool" if isinstance(block, ToolResultBlock) else message.role
@@ -138,7 +138,7 @@ def _part(block: ContentBlock, clean: _Clean) -> dict[str, object]:
 
 
 def _data_name(block: DataBlock) -> str:
-    # Never the bytes, and not the URL either, which may be signed.
+    # Never the bytes, nor the URL, which may be signed.
     return f"[{block.source.media_type}]"
 
 

@@ -105,7 +105,7 @@ AGENT_IS_EXTERNAL: Final = "agentrt.agent.is_external_execution"
 
 REQUEST_MODEL: Final = "gen_ai.request.model"
 REQUEST_STREAM: Final = "gen_ai.request.stream"
-# What providers call the settings of a request, and what the conventions call them.
+# The settings of a request: the providers' names, and those of the conventions.
 REQUEST_SETTINGS: Final = {
     "frequency_penalty": "gen_ai.request.frequency_penalty",
     "max_completion_tokens": "gen_ai.request.max_tokens",
@@ -142,7 +142,7 @@ TOOL_CALL_ID: Final = "gen_ai.tool.call.id"
 TOOL_DESCRIPTION: Final = "gen_ai.tool.description"
 TOOL_STATE: Final = "agentrt.tool.result.state"
 
-# These hold content, so they are set only if content is to be captured.
+# These hold content, so they are set only if content is captured.
 INPUT_MESSAGES: Final = "gen_ai.input.messages"
 OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
 SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"

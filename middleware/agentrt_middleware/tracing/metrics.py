@@ -34,9 +34,9 @@ class GenAIMetrics:
     def record_chat(self, seconds: float, usage: ChatUsage | None, labels: _Labels) -> None:
         for histogram in self._chats:
             histogram.record(seconds, labels)
-        if usage is None or usage.replayed:  # no tokens, or those that an earlier call has used
+        if usage is None or usage.replayed:  # no tokens, or those of an earlier call
             return
-        # The conventions have no error type on tokens: those of a call that failed were used as well.
+        # The conventions have no error type on tokens: a failed call has used tokens too.
         token_labels = {name: value for name, value in labels.items() if name != conventions.ERROR_TYPE}
         self._usage_by_type.record(usage.input_tokens, {**token_labels, conventions.TOKEN_TYPE: "input"})
         self._usage_by_type.record(usage.output_tokens, {**token_labels, conventions.TOKEN_TYPE: "output"})

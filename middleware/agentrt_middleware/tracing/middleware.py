@@ -26,7 +26,6 @@ from agentrt.event import (
     ToolResultEndEvent,
 )
 from agentrt.hooks import ActingValues, ModelCallValues, NextActing, NextModelCall, NextReply, ReplyValues
-from agentrt.keywords import suggest_keywords
 from agentrt.message import Msg, ToolCallBlock, ToolCallState, ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult
 from agentrt.types import ToolChunk, ToolResponse
@@ -64,9 +63,9 @@ _ERROR_TYPES[ToolResultState.ERROR] = "tool_error"
 def _only_if(
     is_traced: Callable[["TracingMiddleware", AgentBase, Any], bool], in_context: Callable[..., object] | None = None
 ) -> Callable[[_Hook], _Hook]:
-    """Make a hook return the next layer's result itself when nothing is traced, so that it costs no frame per item.
+    """Make a hook return the next layer's result directly when nothing is traced, so that it costs no frame per item.
 
-    `in_context` calls the next layer of a reply that is not sampled, in the context that says so.
+    `in_context` calls the next layer of an unsampled reply, in the context that says so.
     """
 
     def decorate(hook: _Hook) -> _Hook:
@@ -90,9 +89,7 @@ async def _call_in_context(context: Context, input_kwargs: ModelCallValues, next
         result = await next_handler(**input_kwargs)
     if isinstance(result, ChatResponse):
         return result
-    return _stream_in_context(
-        context, {}, lambda: result
-    )  # a layer further in may call the model again while it is read
+    return _stream_in_context(context, {}, lambda: result)  # an inner layer may call the model again while it is read
 
 
 # Here and in the hooks below, the loop over a stream is written out: a generator that makes a span current around each
@@ -110,20 +107,19 @@ async def _stream_in_context(
         yield item
 
 
-@suggest_keywords()
 class TracingMiddleware(MiddlewareBase):
     """Traces replies: `invoke_agent {agent}`, and under it `chat {model}` and `execute_tool {tool}`.
 
     Uses the global tracer provider, or the given one; `setup_tracing` sets one up. Without a provider each hook just
-    delegates to the next layer. Without a meter provider, a reply that is not sampled costs no more than that,
+    delegates to the next layer. Without a meter provider, an unsampled reply costs no more than that,
     except one span, in whose context its models and tools are called. A tool call that is denied, refused or run
-    elsewhere has a span as well, without length. Retries and fallbacks are events of one chat span, so this middleware
-    stands outside of the layers that make them.
+    elsewhere has a span too, without duration. Retries and fallbacks are events of one chat span, so this middleware
+    stands outside the layers that make them.
 
     Spans hold no content: no messages, no answers, no arguments or results of tools. `capture_content=True` adds these;
     without it, the standard variable OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT decides. `redact` is called
-    with every text that leaves the process, captured or not, and its result leaves instead; if it fails, the text does
-    not leave. The texts of errors, bytes and URLs never do. A tracer that fails does not break the reply.
+    with every text that leaves the process, captured or not, and its result is sent instead; if it fails, the text is
+    not sent. The texts of errors, bytes and URLs are never sent. A failing tracer does not break the reply.
     """
 
     inherited = True
@@ -155,7 +151,7 @@ class TracingMiddleware(MiddlewareBase):
             value = os.environ.get(conventions.CAPTURE_VARIABLE, "").upper()
             capture_content = conventions.CAPTURE_VALUES.get(value)
             if capture_content is None:
-                # Its value is not logged: a mistake may have put a secret there.
+                # Its value is not logged: it may be a secret by mistake.
                 known = ", ".join(conventions.CAPTURE_VALUES)
                 _logger.warning("%s must be one of %s: no content is captured", conventions.CAPTURE_VARIABLE, known)
         self._capture_content = bool(capture_content)
@@ -171,7 +167,7 @@ class TracingMiddleware(MiddlewareBase):
     # The conditions of the hooks.
 
     def _begin_reply(self, agent: AgentBase, input_kwargs: ReplyValues) -> bool:
-        """Begin the span of a reply; say whether anything is to be recorded of the reply."""
+        """Start the span of a reply; returns whether the reply is recorded."""
         instruments = self._find_instruments()
         if instruments is None:
             return False
@@ -179,8 +175,8 @@ class TracingMiddleware(MiddlewareBase):
         if reply.span.is_recording or self._has_meters():
             agent.run.scratch(self)["reply"] = reply
             return True
-        # It is not sampled, so the calls of its models and tools must not be either. The caller's span says so to them
-        # already, if there is one that is not sampled itself.
+        # It is not sampled, so its model and tool calls must not be either. The caller's span tells them so
+        # already, if there is one and it is unsampled.
         caller = trace.get_current_span().get_span_context()
         if caller.trace_flags.sampled or not caller.is_valid:
             agent.run.scratch(self)["context"] = reply.span.context
@@ -190,7 +186,7 @@ class TracingMiddleware(MiddlewareBase):
         return self._instruments is not None and "reply" in agent.run.scratch(self)
 
     def _is_in_reply_or_alone(self, agent: AgentBase, input_kwargs: ModelCallValues) -> bool:
-        # A conversation that is compressed between two replies calls its model outside of any reply.
+        # A conversation that is compressed between replies calls its model outside any reply.
         is_in_reply = self._instruments is not None and "reply" in agent.run.scratch(self)
         return is_in_reply or (agent.run.is_internal and self._find_instruments() is not None)
 
@@ -277,7 +273,7 @@ class TracingMiddleware(MiddlewareBase):
             self._isolated(tool_call.stop)
 
     def _find_instruments(self) -> "_Instruments | None":
-        """Return what to trace with now, `None` while no provider is configured."""
+        """Return the current tracer and meters, `None` while no provider is configured."""
         # Looked up for each reply, since a program may set the global provider at any time.
         provider = trace.get_tracer_provider() if self._tracer_provider is None else self._tracer_provider
         if isinstance(provider, (ProxyTracerProvider, NoOpTracerProvider)):
@@ -289,7 +285,7 @@ class TracingMiddleware(MiddlewareBase):
 
     def _has_meters(self) -> bool:
         meters = metrics.get_meter_provider() if self._meter_provider is None else self._meter_provider
-        # By the class's name, since the placeholder for a missing provider has no public one.
+        # By the name of the class, since the placeholder for a missing provider is not public.
         return not isinstance(meters, NoOpMeterProvider) and type(meters).__name__ != "_ProxyMeterProvider"
 
     def _make_instruments(self, provider: TracerProvider) -> "_Instruments":
@@ -301,7 +297,7 @@ class TracingMiddleware(MiddlewareBase):
 
 @dataclass(slots=True)
 class _Instruments:
-    """What spans and metrics are made with."""
+    """The makers of spans and metrics."""
 
     isolated: Isolated
     tracer: Tracer
@@ -317,7 +313,7 @@ class _Instruments:
         parent: Context | None = None,
         started_at: int | None = None,
     ) -> GenAISpan:
-        """Begin the span of an operation; `description` is the name of its subject, and its attributes."""
+        """Start the span of an operation; `description` is the name of its subject, and its attributes."""
         subject, described = description or (conventions.OTHER, {})
         kind = SpanKind.CLIENT if operation == conventions.CHAT else SpanKind.INTERNAL
         described = {**described, conventions.OPERATION: operation}
@@ -331,13 +327,13 @@ class _Instruments:
         render: Callable[[*_Values, Callable[[str], str]], str | None],
         *values: *_Values,
     ) -> None:
-        """Set an attribute that holds content, if content is to be captured."""
+        """Set an attribute with content, if content is captured."""
         if self.captures_content:
             span.set_content(name, render, *values)
 
 
 class _TracedReply:
-    """One reply: its span, and what is still open in it."""
+    """One reply: its span, and its open calls."""
 
     def __init__(self, instruments: _Instruments, agent: AgentBase, inputs: object) -> None:
         self.instruments = instruments
@@ -380,7 +376,7 @@ class _TracedReply:
             self.end_chat()
 
     def see_tool_result(self, event: ToolResultEndEvent) -> None:
-        """End the span of the call, or make one for a call that did not run here."""
+        """End the span of the call, or create one for a call that did not run here."""
         if event.reply_id != self.run.id:
             return
         tool_call = self.tool_calls.get(event.tool_call_id)
@@ -408,7 +404,7 @@ class _TracedReply:
         self.instruments.set_content(self.span, conventions.OUTPUT_VALUE, plain_text, [message])
 
     def leave(self, error: BaseException) -> None:
-        """Note why the reply stops short; only an `Exception` is a failure."""
+        """Record why the reply was cut short; only an `Exception` is a failure."""
         if isinstance(error, Exception):
             self.finished_reason, self.error_type = "error", type(error).__qualname__
             self.span.fail(self.error_type)
@@ -445,7 +441,7 @@ _HANDLERS: dict[type, Callable[[_TracedReply, Any], None]] = {
 
 
 class _TracedChat:
-    """One call of a model, with all attempts that the layers further in make of it.
+    """One call of a model, with all attempts of the inner layers.
 
     Its span is sent when the reply has seen the end of the call: until then, events of retries may be on their way.
     """
@@ -463,7 +459,7 @@ class _TracedChat:
         self._is_internal = agent.run.is_internal
         if reply is not None:
             reply.chats += 1
-            if not self._is_internal:  # which no event tells of, and beside which the round's own call may run
+            if not self._is_internal:  # it has no events, and may run beside the round's own call
                 reply.end_chat()
                 reply.chat = self
         description = instruments.isolated(attributes.of_chat, agent, self._model)
@@ -483,17 +479,17 @@ class _TracedChat:
                 self.response = piece
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Note the end of the call, and how it ended."""
+        """Record the end of the call, and its outcome."""
         self.span.stop()
         error_type = type(error).__qualname__ if isinstance(error, Exception) else None
         if error_type is not None:
             self.span.fail(error_type)
         response = self.response
-        if response is None and error is None:  # the stream came to its end, so its pieces are the answer
+        if response is None and error is None:  # the stream ended, so its pieces are the answer
             response = self._answer.response()
         usage = None if response is None else response.usage
         responding_model = None if response is None else attributes.responding_model(response)
-        # A call that was cut short or left has no answer: the conventions call that an error, although it is not a
+        # A call that was cut short or abandoned has no answer: the conventions call that an error, although it is not a
         # failure to us.
         finish_reason = "error" if response is None else response.finished_reason or "stop"
         self.span.set(
@@ -528,7 +524,7 @@ class _TracedChat:
 
 
 class _TracedToolCall:
-    """One tool call: either run here, or known only by its result, which came at `result_at`."""
+    """One tool call: run here, or known only by its result, which came at `result_at`."""
 
     def __init__(
         self, instruments: _Instruments, reply: _TracedReply, call: ToolCallBlock, result_at: int | None = None
@@ -539,7 +535,7 @@ class _TracedToolCall:
         self.response: ToolResponse | None = None
         self.error_type: str | None = None
         earlier = reply.tool_calls.get(call.id)
-        if earlier is not None:  # a layer outside of this one runs the call again
+        if earlier is not None:  # an outer layer runs the call again
             earlier.end(None)
         reply.tool_calls[call.id] = self
         captures_content = instruments.captures_content
@@ -550,13 +546,13 @@ class _TracedToolCall:
             self.span = instruments.span(conventions.EXECUTE_TOOL, description)
             instruments.set_content(self.span, conventions.TOOL_ARGUMENTS, arguments_json, call)
         else:
-            # Made while the reply's span is not current, so its parent is given.
+            # Created while the reply's span is not current, so its parent is explicit.
             parent = reply.span.context
             self.span = instruments.span(conventions.EXECUTE_TOOL, description, parent=parent, started_at=result_at)
             self.span.stop(result_at)
 
     def stop(self) -> None:
-        """Note the end of the run; its state comes with the event that records the result."""
+        """Record the end of the run; its state comes with the event of the result."""
         self.span.stop()
         if self.response is not None:
             content = self.response.content
@@ -568,7 +564,7 @@ class _TracedToolCall:
         self._instruments.metrics.record_tool(perf_counter() - self._started_at, clean_labels)
 
     def end(self, state: ToolResultState | None) -> None:
-        """Send the span with the state that is on record; without one, the call was left, which is not a failure."""
+        """Send the span with the recorded state; without one, the call was abandoned, which is not a failure."""
         if self.span.is_ended:
             return
         response_state = None if self.response is None else self.response.state
@@ -577,4 +573,4 @@ class _TracedToolCall:
         if state in _ERROR_TYPES:
             self.span.fail(self.error_type or _ERROR_TYPES[state])
         self.span.end()
-        self.response = None  # not kept until the end of the reply: results may be large
+        self.response = None  # released early: results may be large

@@ -10,7 +10,6 @@ from opentelemetry import trace
 from opentelemetry.trace import ProxyTracerProvider
 
 from agentrt.errors import ConfigError, UsageError
-from agentrt.keywords import suggest_arguments
 from agentrt_middleware.tracing.otlp_settings import USUAL_PORTS, OtlpProtocol, OtlpSettings, read_settings
 from agentrt_middleware.validation import check_number
 
@@ -20,7 +19,7 @@ _logger = logging.getLogger("agentrt")
 
 
 class _Provider(Protocol):
-    """What is used of the SDK's tracer provider, which may not be installed."""
+    """The methods of the SDK's tracer provider that are used here; it may not be installed."""
 
     def force_flush(self) -> bool: ...
 
@@ -35,7 +34,7 @@ class _Exporter(Protocol):
 
 
 class SpanDelivery:
-    """Sends spans to a collector, in batches from a thread of its own; `setup_tracing` returns one."""
+    """Sends spans to a collector, in batches from a separate thread; `setup_tracing` returns one."""
 
     def __init__(self, provider: _Provider, exporter: _Exporter, shutdown_seconds: float) -> None:
         self._provider = provider
@@ -46,17 +45,17 @@ class SpanDelivery:
 
     @property
     def undelivered(self) -> int:
-        """How many finished spans the collector does not have: those that wait, and those that were dropped."""
+        """The number of finished spans that the collector does not have: waiting and dropped ones."""
         return self._exporter.undelivered
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Send the waiting spans now; returns whether that ended in time. Blocks: from a coroutine, use a thread."""
+        """Send the waiting spans now; returns whether that finished in time. Blocks: from a coroutine, use a thread."""
         return _finish_within(self._provider.force_flush, self._seconds if seconds is None else seconds)
 
     def shutdown(self, seconds: float | None = None) -> bool:
         """Send the waiting spans and stop; after `seconds`, by default those of `setup_tracing`, the rest is dropped.
 
-        Returns whether that ended in time. The end of the program does the same. Blocks, as `flush` does.
+        Returns whether that finished in time. The end of the program does the same. Blocks, like `flush`.
         """
         if self._is_shut_down:
             return True
@@ -64,13 +63,12 @@ class SpanDelivery:
         atexit.unregister(self.shutdown)
         is_finished = _finish_within(self._provider.shutdown, self._seconds if seconds is None else seconds)
         if not is_finished:
-            self._exporter.shutdown()  # cancels the retries that the exporter still has before it
+            self._exporter.shutdown()  # cancels pending retries of the exporter
         if self.undelivered:
             _logger.warning("%d spans were not delivered to the collector", self.undelivered)
         return is_finished
 
 
-@suggest_arguments()
 def setup_tracing(
     endpoint: str | None = None,
     *,
@@ -81,13 +79,13 @@ def setup_tracing(
 ) -> SpanDelivery:
     """Send the spans of this process to an OTLP collector, over HTTP or gRPC and in batches.
 
-    `endpoint` is the collector's address; over HTTP, one without a path gets "/v1/traces". A key belongs into
-    `headers`. What is not given comes from the OTEL_* variables, as OpenTelemetry specifies them (..._PROTOCOL,
+    `endpoint` is the collector's address; over HTTP, one without a path gets "/v1/traces". A key belongs in
+    `headers`. Missing arguments come from the OTEL_* variables, as OpenTelemetry specifies them (..._PROTOCOL,
     ..._ENDPOINT, ..._HEADERS, ..._COMPRESSION, ..._TIMEOUT in seconds, ...); headers come from both. Without any of
     these, spans go over HTTP to http://localhost:4318.
 
     This sets the global tracer provider, and raises `UsageError` if there is one already. It raises `ConfigError` if
-    the extra is missing, and for an endpoint or a header that cannot be used or that the exporter would log. Spans
+    the extra is missing, and for an endpoint or a header that is invalid or that the exporter would log. Spans
     that the collector does not accept are dropped. The end of the program waits for the collector no longer than
     `shutdown_seconds`.
     """
@@ -106,7 +104,7 @@ def setup_tracing(
         ) from error
     provider = make_provider(exporter, service_name)
     trace.set_tracer_provider(provider)
-    if trace.get_tracer_provider() is not provider:  # another thread was faster; OpenTelemetry only logs that
+    if trace.get_tracer_provider() is not provider:  # another thread was faster; OpenTelemetry only logs this
         provider.shutdown()
         raise _provider_exists()
     _warn_of_other_port(settings)
@@ -135,7 +133,7 @@ def _warn_of_other_port(settings: OtlpSettings) -> None:
 
 
 def _finish_within(work: Callable[[], object], seconds: float) -> bool:
-    """Do the work in a thread; say whether it ended within `seconds`."""
+    """Run the work in a thread; returns whether it ended within `seconds`."""
     thread = Thread(target=work, name="agentrt-tracing", daemon=True)
     try:
         thread.start()

@@ -1,14 +1,14 @@
-"""Where `setup_tracing` sends spans, and how: its arguments, the OTEL_* variables, and which of them wins.
+"""The settings of `setup_tracing`: its arguments, the OTEL_* variables, and their precedence.
 
-An argument wins over a variable, and a variable for traces over the one for all signals. A variable that is empty
+An argument wins over a variable, and a variable for traces over the one for all signals. An empty variable
 counts as not set. No error shows an endpoint or the value of a header, since both may hold a key.
 """
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from opentelemetry.util.re import parse_env_headers
@@ -16,6 +16,8 @@ from opentelemetry.util.re import parse_env_headers
 from agentrt.errors import ConfigError
 
 __all__ = ["USUAL_PORTS", "OtlpProtocol", "OtlpSettings", "read_settings"]
+
+_OtlpChoice = TypeVar("_OtlpChoice", bound=str)
 
 OtlpProtocol = Literal["http/protobuf", "grpc"]
 
@@ -26,19 +28,19 @@ _COMPRESSIONS: dict[OtlpProtocol, tuple[str, ...]] = {
     "grpc": ("none", "gzip"),
 }
 _HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-# OpenTelemetry's parser logs what it cannot read, so nothing else may reach it.
+# OpenTelemetry's parser logs invalid input, so only valid input may reach it.
 _HEADER_VARIABLE = re.compile(r"[ \t]*[A-Za-z0-9_.%-]+[ \t]*=[\x20\x21\x23-\x2b\x2d-\x3a\x3c-\x5b\x5d-\x7e]*")
 
 
 @dataclass(frozen=True, slots=True)
 class OtlpSettings:
-    """What an exporter needs to know."""
+    """The settings of an exporter."""
 
     protocol: OtlpProtocol
     endpoint: str = field(repr=False)
     headers: dict[str, str] = field(repr=False)
     timeout: float
-    """Seconds for one batch, its repetitions included."""
+    """Seconds for one batch, including retries."""
     compression: str
 
     @property
@@ -55,19 +57,25 @@ class OtlpSettings:
 def read_settings(
     protocol: OtlpProtocol | None, endpoint: str | None, headers: Mapping[str, str] | None, default_timeout: float
 ) -> OtlpSettings:
-    """Return what the arguments and the environment say; raises `ConfigError` for what cannot be used."""
-    chosen = _choose_protocol(protocol)
+    """Return the settings from the arguments and the environment; raises `ConfigError` for invalid ones."""
+    source, value = _variable("PROTOCOL")
+    if protocol is None:
+        chosen = _one_of(USUAL_PORTS, source, value.lower() or "http/protobuf")
+    else:
+        chosen = _one_of(USUAL_PORTS, "setup_tracing(protocol=...)", protocol)
+    source, value = _variable("COMPRESSION")
+    compression = _one_of(_COMPRESSIONS[chosen], source, value.lower() or "none")
     return OtlpSettings(
         protocol=chosen,
         endpoint=_choose_endpoint(chosen, endpoint),
         headers=_merge_headers(headers or {}),
         timeout=_choose_timeout(default_timeout),
-        compression=_choose_compression(chosen),
+        compression=compression,
     )
 
 
 def _variable(option: str) -> tuple[str, str]:
-    """Return the name and the value of the variable that counts; the value is empty if there is none."""
+    """Return the name and the value of the effective variable; the value is empty if none is set."""
     for name in (f"OTEL_EXPORTER_OTLP_TRACES_{option}", f"OTEL_EXPORTER_OTLP_{option}"):
         value = os.environ.get(name, "").strip()
         if value:
@@ -75,15 +83,11 @@ def _variable(option: str) -> tuple[str, str]:
     return "", ""
 
 
-def _choose_protocol(argument: OtlpProtocol | None) -> OtlpProtocol:
-    source, value = _variable("PROTOCOL")
-    value = value.lower() or "http/protobuf"
-    if argument is not None:
-        source, value = "setup_tracing(protocol=...)", argument
-    for protocol in USUAL_PORTS:
-        if protocol == value:
-            return protocol
-    raise ConfigError(f"{source} must be 'http/protobuf' or 'grpc', not {value!r:.100}")
+def _one_of(choices: Iterable[_OtlpChoice], source: str, value: str) -> _OtlpChoice:
+    for choice in choices:
+        if choice == value:
+            return choice
+    raise ConfigError(f"{source} must be {' or '.join(map(repr, choices))}, not {value!r:.100}")
 
 
 def _choose_endpoint(protocol: OtlpProtocol, argument: str | None) -> str:
@@ -126,7 +130,7 @@ def _check_address(source: str, value: str, protocol: OtlpProtocol) -> SplitResu
 
 
 def _check_grpc_target(source: str, value: str) -> None:
-    # The specification allows whatever gRPC does: "host:port", "dns:///host:port", "unix:/path".
+    # The specification allows all forms of gRPC: "host:port", "dns:///host:port", "unix:/path".
     if not value.isprintable() or set(value) & {" ", "?", "#"}:
         raise ConfigError(f"{source} must be an address such as 'http://localhost:4317' or 'localhost:4317'")
     if "@" in value:
@@ -140,7 +144,7 @@ def _credentials_in_endpoint(source: str) -> ConfigError:
     )
 
 
-def _merge_headers(argument: Mapping[str, str]) -> dict[str, str]:
+def _merge_headers(argument: Mapping[Any, Any]) -> dict[str, str]:
     source, value = _variable("HEADERS")
     for number, part in enumerate(value.split(","), 1):
         if part.strip() and not _HEADER_VARIABLE.fullmatch(part):
@@ -150,24 +154,22 @@ def _merge_headers(argument: Mapping[str, str]) -> dict[str, str]:
             )
     merged: dict[str, str] = {}
     for place, headers in ((source, parse_env_headers(value, liberal=True)), ("setup_tracing(headers=...)", argument)):
+        name: object
+        text: object
         for name, text in headers.items():
-            _check_header(place, name, text)
+            # Unchecked, the exporter would fail with each batch, and log the value.
+            if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name) or name.lower().endswith("-bin"):
+                raise ConfigError(
+                    f"{place} has a header whose name cannot be sent, and is not shown: use letters, digits, '-', '_' "
+                    f"and '.', and no '-bin' at the end"
+                )
+            if not (isinstance(text, str) and text.isascii() and text.isprintable() and text == text.strip()):
+                raise ConfigError(
+                    f"{place}: the value of {name!r:.100} cannot be sent, and is not shown: it must be a str of ASCII "
+                    f"characters, without a line break and without spaces around it"
+                )
             merged[name.lower()] = text  # gRPC refuses capitals
     return merged
-
-
-def _check_header(source: str, name: object, value: object) -> None:
-    # Unchecked, the exporter would fail with each batch, and log the value.
-    if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name) or name.lower().endswith("-bin"):
-        raise ConfigError(
-            f"{source} has a header whose name cannot be sent, and is not shown: use letters, digits, '-', '_' and "
-            f"'.', and no '-bin' at the end"
-        )
-    if not (isinstance(value, str) and value.isascii() and value.isprintable() and value == value.strip()):
-        raise ConfigError(
-            f"{source}: the value of {name!r:.100} cannot be sent, and is not shown: it must be a str of ASCII "
-            f"characters, without a line break and without spaces around it"
-        )
 
 
 def _choose_timeout(default: float) -> float:
@@ -181,12 +183,3 @@ def _choose_timeout(default: float) -> float:
     if not 0 < seconds < float("inf"):  # written so that nan is refused
         raise ConfigError(f"{source} must be a number of seconds above 0, not {value!r:.100}")
     return seconds
-
-
-def _choose_compression(protocol: OtlpProtocol) -> str:
-    source, value = _variable("COMPRESSION")
-    compression = value.lower() or "none"
-    if compression not in _COMPRESSIONS[protocol]:
-        names = ", ".join(repr(name) for name in _COMPRESSIONS[protocol])
-        raise ConfigError(f"{source} must be one of {names}, not {value!r:.100}")
-    return compression

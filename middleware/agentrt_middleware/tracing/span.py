@@ -1,4 +1,4 @@
-"""A span that is current for one step at a time, and that never breaks what it observes."""
+"""A span that is current for one step at a time, and never breaks the observed work."""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +17,7 @@ __all__ = ["Current", "GenAISpan", "Isolated"]
 
 _logger = logging.getLogger("agentrt")
 _NOT_TRACED = "[not shown: redact failed]"
-_MAX_TEXT_CHARACTERS = 20_000  # of one text; a collector that is sent megabytes drops the whole batch
+_MAX_TEXT_CHARACTERS = 20_000  # of one text; collectors drop a batch of megabytes
 
 _Result = TypeVar("_Result")
 _Parameters = ParamSpec("_Parameters")
@@ -41,7 +41,7 @@ class Isolated:
         except Exception as error:  # noqa: BLE001  # an observer that fails must not break the reply
             if not self._has_warned:
                 self._has_warned = True
-                # Only the error's type: its text may hold what was to be redacted.
+                # Only the error's type: its text may hold unredacted content.
                 _logger.warning(
                     "tracing failed, and the reply continues without it: %s; later failures are not logged",
                     type(error).__name__,
@@ -49,7 +49,7 @@ class Isolated:
             return None
 
     def clean(self, text: str) -> str:
-        """Return the text as it may leave the process: redacted, in whole characters, and cut if it is too long."""
+        """Return text that may leave the process: redacted, in whole characters, and cut if it is too long."""
         if self._redact is not None:
             redacted = self(self._redact, text)
             text = redacted if isinstance(redacted, str) else _NOT_TRACED
@@ -59,7 +59,7 @@ class Isolated:
         return text if len(text) <= _MAX_TEXT_CHARACTERS else f"{text[:_MAX_TEXT_CHARACTERS]}..."
 
     def clean_attributes(self, attributes: Attributes) -> dict[str, AttributeValue]:
-        """Return the attributes that have a value, as they may leave the process."""
+        """Return the attributes with a value, in a form that may leave the process."""
         cleaned: dict[str, AttributeValue] = {}
         for name, value in attributes.items():
             if isinstance(value, str):
@@ -72,7 +72,7 @@ class Isolated:
 
 
 class Current:
-    """Makes a context current inside `with`, for one step, which must begin and end in the same task."""
+    """Makes a context current inside `with`, for one step, which must start and end in the same task."""
 
     __slots__ = ("_token", "context")
 
@@ -84,7 +84,7 @@ class Current:
         self._token = attach(self.context)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # A step that is abandoned while it waits may be closed in any context, and then there is nothing to undo here.
+        # An abandoned step may be closed in any context, where there is nothing to undo.
         if self._token is not None and (kind is not GeneratorExit or get_current() is self.context):
             detach(self._token)
 
@@ -92,7 +92,7 @@ class Current:
 class GenAISpan(Current):
     """One span; inside `with span:` it is current.
 
-    `stop` takes the time at which the work was over; `end` sends the span, with what was added to it in between.
+    `stop` records the end time of the work; `end` sends the span, including later additions.
     """
 
     __slots__ = ("_isolated", "_span", "is_ended", "is_recording", "stopped_at")
@@ -131,7 +131,7 @@ class GenAISpan(Current):
     ) -> None:
         """Set the text that `render` returns for the values.
 
-        `render` also gets `clean`, for each text in the values: a whole JSON document could not be cut.
+        `render` also gets `clean`, for each text in the values: a JSON document as a whole could not be cut.
         """
         text = self._isolated(render, *values, self._isolated.clean) if self.is_recording else None
         if text is not None and not self.is_ended:

@@ -1,3 +1,3 @@
-"""What calls of models use, and what that costs."""
+"""The usage of model calls, and its cost."""
 
 __all__: list[str] = []

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from agentrt.errors import ConfigError
 from agentrt.model import ChatModelBase, ChatUsage, PublishedPrices
 from agentrt.model.catalog.prices import load_prices
-from agentrt_middleware.usage.prices import CostOfCall
+from agentrt.model.catalog.rates import CostOfCall
 
 __all__ = ["genai_prices"]
 
@@ -14,14 +14,14 @@ _logger = logging.getLogger("agentrt")
 
 
 def genai_prices() -> CostOfCall:
-    """Return a function for `UsageMiddleware(cost_of=...)`: what a call costs in US dollars, as genai-prices has it.
+    """Return a function for `UsageMiddleware(cost_of=...)`: the cost of a call in US dollars, by genai-prices.
 
-    The prices are those in the installed package: nothing is fetched. They are found by the address of the model's
-    server, or else by `model.provider`; prices that a model was given in its `capabilities` win. What is not known
-    costs `None`, and is logged once for each model. Raises `ConfigError` where the package is missing.
+    The prices come from the installed package: nothing is fetched. They are found by the address of the model's
+    server, or else by `model.provider`; prices in the model's `capabilities` win. An unknown price
+    gives `None`, and is logged once for each model. Raises `ConfigError` if the package is missing.
     """
     try:
-        load_prices()  # here, and now: it takes most of a second, which should not pass inside of a reply
+        load_prices()  # loaded now: it takes most of a second, which should not delay a reply
     except ImportError as error:
         raise ConfigError('genai_prices() needs the package genai-prices: pip install "agentrt[prices]"') from error
     unknown: set[str] = set()

@@ -1,4 +1,4 @@
-"""A tree of agents in processes that are killed: `python killed_process.py DIRECTORY BACKEND`.
+"""A tree of agents in processes that are killed: `python killed_process.py DIRECTORY BACKEND EVERY`.
 
 This process imports everything and never runs an event loop. For each place, it forks one process that is killed there,
 and then one that finishes what is left. What the agents publish is a line in a file each. It prints how many places
@@ -121,11 +121,11 @@ def check(directory: Path) -> None:
     assert set(published.values()) <= {1}, published
 
 
-def main(directory: Path, backend: str) -> None:
+def main(directory: Path, backend: str, every: int) -> None:
     # What pydantic builds on first use is built here, and not in each of the processes.
     AgentState.model_validate_json(AgentState().model_dump_json())
     ExternalExecutionResultEvent("r", []).to_json()
-    for place in count(1):
+    for place in count(1, every):
         here = directory / str(place)
         here.mkdir()
         was_killed = run_in_fork(here, backend, place)
@@ -138,4 +138,4 @@ def main(directory: Path, backend: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -223,7 +223,10 @@ def test_explain_as_json_has_the_same():
         "RateLimitMiddleware",
     ]
     assert child["chains"]["children"][0]["tool"] == "leaf"
-    assert len(child["isolation"]) == len(other["isolation"]) == 10
+    absent = "guards and observers that are not inherited"
+    assert absent not in child["isolation"]
+    assert other["isolation"][absent] == "TracingMiddleware, RateLimitMiddleware"
+    assert len(child["isolation"]) == len(other["isolation"]) - 1 == 10
     assert "children" not in other["chains"]
     assert "children" not in json.loads(agent("alone").explain("json"))
 

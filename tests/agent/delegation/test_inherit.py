@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrt import Agent, MiddlewareBase
+from agentrt._runtime.chain.check import check_middlewares
 from agentrt.agent.delegation.inherit import bind_child, layers_to_inherit, merge_layers
-from agentrt.chain.check import check_middlewares
 from agentrt.errors import ConfigError, MiddlewareConfigError
 from agentrt.hooks import HOOKS
 from agentrt.middleware import (
@@ -64,7 +64,7 @@ rule = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     rules=st.fixed_dictionaries(dict.fromkeys(LETTERS, rule)),
     order=st.permutations(LETTERS),

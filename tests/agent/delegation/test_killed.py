@@ -12,9 +12,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is neithe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_what_a_tree_does_is_done_once_wherever_it_is_killed(tmp_path: Path, backend: str) -> None:
-    command = [sys.executable, "-W", "error", str(PROGRAM), str(tmp_path), backend]
+@pytest.mark.parametrize(("backend", "every"), [("asyncio", 1), ("trio", 3)])
+def test_what_a_tree_does_is_done_once_wherever_it_is_killed(tmp_path: Path, backend: str, every: int) -> None:
+    command = [sys.executable, "-W", "error", str(PROGRAM), str(tmp_path), backend, str(every)]
     environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[3])}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

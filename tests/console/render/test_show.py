@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from agentrt import Agent, MiddlewareBase, Msg, Toolkit
+from agentrt._runtime.output.printer import Printer
 from agentrt.console import show
 from agentrt.console.render.event_renderer import EventRenderer
 from agentrt.console.render.plain import PlainView
@@ -23,7 +24,6 @@ from agentrt.event import (
 )
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
-from agentrt.output.printer import Printer
 from agentrt.tool import FunctionTool
 from agentrt.types import ToolChunk, ToolResponse
 

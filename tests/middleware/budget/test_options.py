@@ -175,10 +175,3 @@ def test_options_show_and_passwords_do_not() -> None:
     assert "on_exceed='raise'" in repr(budget)
     assert "hunter2" not in repr(budget)
     assert "hunter2" not in Agent("a", model=ScriptedChatModel([]), middlewares=[budget]).explain()
-
-
-def test_words_of_other_frameworks_are_answered_with_ours() -> None:
-    with pytest.raises(TypeError, match="tokens"):
-        Budget(max_tokens=5)  # type: ignore[call-arg]  # the point
-    with pytest.raises(TypeError, match="on_exceed"):
-        BudgetMiddleware(reply=Budget(tokens=5), exit_behavior="end")  # type: ignore[call-arg]  # the point

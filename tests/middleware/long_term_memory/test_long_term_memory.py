@@ -17,7 +17,13 @@ from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
 from agentrt.formatter import format_openai
 from agentrt.memory import LongTermMemory, LongTermMemoryBase, ModelExtractor
 from agentrt.message import ToolCallBlock, UserMsg
-from agentrt.middleware import GuardrailMiddleware, LongTermMemoryMiddleware, PlanNotebook, RedactionMiddleware
+from agentrt.middleware import (
+    GuardrailMiddleware,
+    LongTermMemoryMiddleware,
+    PlanNotebook,
+    RedactionMiddleware,
+    Replace,
+)
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from agentrt.rag import Document, KnowledgeBase, SQLiteTextStore
@@ -581,6 +587,20 @@ def test_a_class_is_not_an_extractor():
         LongTermMemory(SQLiteTextStore(":memory:"), extractor=ModelExtractor)  # type: ignore[arg-type]  # its instance
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model": "gpt"}, "ModelExtractor(model=...) must be a chat model, or None"),
+        ({"instructions": ""}, "ModelExtractor(instructions=...) must be a str, not ''"),
+        ({"instructions": None}, "ModelExtractor(instructions=...) must be a str, not None"),
+    ],
+)
+def test_a_wrong_extractor_is_refused(options: Any, words: str):
+    with pytest.raises(ConfigError) as caught:
+        ModelExtractor(**options)
+    assert words in str(caught.value)
+
+
 @pytest.mark.parametrize("value", ["tea", ["tea"], 3, [None]])
 async def test_a_memory_says_what_it_takes(value: Any):
     memory = LongTermMemory(SQLiteTextStore(":memory:"))
@@ -631,3 +651,30 @@ async def test_a_fault_anywhere_records_each_exchange_once():
         return agent_with(Counting(), "One.", "Two.", "Three.", state_store=InMemoryStateStore(), state=AgentState())
 
     await check_every_suspension(make_agent, ["First?", "Second?"], at_least=5)
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_what_a_guard_has_replaced_is_not_recorded(parallel: bool, tmp_path: Path) -> None:
+    def hide(value: str, agent: Any) -> Replace | None:
+        return Replace(value.replace("canary", "***")) if "canary" in value else None
+
+    memory = memory_in(tmp_path)
+    guardrail = GuardrailMiddleware(input=hide, parallel=parallel)
+    # A guard beside the request may have it made again.
+    agent = agent_with(memory, *["Noted."] * 3, layers=[guardrail])
+    await agent.reply("My bird is canary.")
+    assert await texts_of(memory) == ["user: My bird is ***.\nassistant: Noted."]
+    other = agent.with_state(AgentState())
+    await other.reply("Which bird is mine?")
+    assert "canary" not in "".join(msg.to_json() for msg in other.model.calls[-1].messages)
+
+
+async def test_memories_pass_on_content_before_they_are_kept(tmp_path: Path) -> None:
+    memory = memory_in(tmp_path)
+    await agent_with(memory, "Noted.").reply("Write to bob@example.com.")
+    agent = agent_with(memory, "To him.", layers=[RedactionMiddleware(input=True)])
+    await agent.reply("Whom do I write to?")
+    found = remembered(agent.model.calls[-1].messages)
+    assert found is not None
+    assert "[EMAIL]" in found
+    assert "bob@" not in agent.state.model_dump_json()

@@ -18,6 +18,8 @@ ADD = call("1", "add", a=1, b=2)
 class Asking(MiddlewareBase):
     """Asks once in each reply, from the hook that it is given, and continues only after a yes."""
 
+    inherited = False
+
     def __init__(self, hook: str, name: str = "raise_budget", text: str = TEXT, **values: Any) -> None:
         self.hook, self.text, self.key = hook, text, name
         self.values = values or {"tokens": 120}

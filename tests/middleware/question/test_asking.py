@@ -7,8 +7,8 @@ from typing import Any, Literal
 import pytest
 
 from agentrt import Agent, MiddlewareBase
+from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt.agent import ReActConfig
-from agentrt.conversation.reply_run import ReplyRun
 from agentrt.errors import MiddlewareConfigError, ResumeError, UsageError
 from agentrt.event import UserInterruptEvent
 from agentrt.middleware import Answer, Question

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
-from agentrt.block import HIDDEN_CALL
+from agentrt._runtime.block import HIDDEN_CALL
 from agentrt.console.confirmation import next_confirmation
 from agentrt.errors import InvalidInputError, MiddlewareConfigError, UsageError
 from agentrt.message import TextBlock, ToolCallBlock, ToolResultState, UserMsg
@@ -155,7 +155,7 @@ def test_explain_says_which_tools_are_hidden() -> None:
 def test_two_questions_need_two_names() -> None:
     first, second = Asking("on_reasoning"), Asking("on_acting")
     second.key = "another"
-    with pytest.raises(Exception, match="bring a hidden tool called 'raise_budget'"):
+    with pytest.raises(Exception, match="add a hidden tool called 'raise_budget'"):
         asking_agent(first, second)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentrt import Agent, AgentState, UserMsg
 from agentrt.embedding import EmbeddingResponse
-from agentrt.errors import MiddlewareConfigError, StoreError, Transient, UnknownKeywordError
+from agentrt.errors import MiddlewareConfigError, StoreError, Transient
 from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
 from agentrt.message import HintBlock, Msg, ToolCallBlock, ToolResultBlock
 from agentrt.middleware import CacheMiddleware, MiddlewareBase, RAGMiddleware
@@ -442,11 +442,6 @@ def test_two_bases_of_one_name_are_refused() -> None:
         RAGMiddleware([BrokenKnowledge(), BrokenKnowledge()])
 
 
-def test_a_keyword_of_agentscope_is_answered_with_ours() -> None:
-    with pytest.raises(UnknownKeywordError, match="rewrite"):
-        RAGMiddleware(BrokenKnowledge(), enable_rewrite_query=True)  # type: ignore[call-arg]
-
-
 def test_it_stands_outside_of_what_sees_requests_as_sent() -> None:
     with pytest.raises(MiddlewareConfigError, match="RAGMiddleware"):
         agent_of([], CacheMiddleware(), RAGMiddleware(BrokenKnowledge()))
@@ -458,3 +453,19 @@ async def test_it_keeps_the_contract_while_everything_fails() -> None:
     await check_middleware(
         lambda: RAGMiddleware([knowledge, BrokenKnowledge()], "both", rewrite=True), faults=["cancel"]
     )
+
+
+async def test_passages_pass_on_content_before_they_are_kept() -> None:
+    seen: list[Any] = []
+
+    class Look(MiddlewareBase):
+        async def on_content(self, agent: Any, content: Any) -> Any:
+            seen.append((content.source, content.name))
+            return content.with_text(content.text.replace("sun", "moon"))
+
+    base = await handbook({"Sky": "The sun is up."})
+    agent = agent_of(["Up."], RAGMiddleware([base], "static"), Look())
+    await agent.reply("What is up with the sky?")
+    assert seen == [("input", "user"), ("passage", "handbook")]
+    assert "The moon is up." in texts(request(agent))[-2]
+    assert "sun" not in agent.state.model_dump_json()

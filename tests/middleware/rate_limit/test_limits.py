@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from agentrt_middleware.rate_limit import redis
 from agentrt_middleware.rate_limit.redis import RedisLimitStore
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal, Usage
-from tests.middleware.fake_time import on_both_loops
 from tests.services import unavailable
 
 _SCRIPT = redis._SCRIPT
@@ -158,10 +157,9 @@ def more_or_less(estimate: float, tokens: float) -> float:
     return 3 * tokens
 
 
-in_both_stores = pytest.mark.parametrize("store", [Local, Redis])
+in_both_stores = pytest.mark.parametrize(("store", "backend"), [(Local, "asyncio"), (Redis, "trio")])
 
 
-@on_both_loops
 @in_both_stores
 @settings(max_examples=40)
 @example(steps=FLOWED_OFF, limit=60)
@@ -174,7 +172,6 @@ def test_no_window_exceeds_a_minutes_worth_and_what_drained(
     assert ledger.excess() <= limit / 60 * _NEARLY
 
 
-@on_both_loops
 @in_both_stores
 @settings(max_examples=40)
 @example(steps=WORKED_OFF, limit=60)

@@ -191,7 +191,7 @@ async def test_no_secret_leaves_anywhere(action: str, tmp_path: Path, caplog: py
     leaving = await everything_that_leaves(redaction, tmp_path, caplog)
     for way, text in leaving.items():
         if way == "states":
-            if action == "token":  # a value stands in the layer's own data of the conversation, and nowhere else
+            if action == "token":  # values are held in the state of the conversation, and are nowhere else
                 continue
             text = text.replace(secret("schema"), "")  # of the program, which needs it to take the answer
         assert not [place for place in PLACES if f"{place}.secret" in text], way

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.middleware import API_KEY, CARD, EMAIL, IBAN, IP, PHONE, PRIVATE_KEY, Between, Detector, Literals, Pattern
 from agentrt_middleware.redaction.actions import Actions
 from agentrt_middleware.redaction.text_redactor import Engine
-from agentrt_middleware.redaction.tokens import TokenTable
+from agentrt_middleware.redaction.tokens import Tokens
 from tests.middleware.redaction.helpers import cuts, pieces_of, redact_pieces, redact_whole, texts
 
 SHIPPED = [EMAIL, CARD, IBAN, IP, PHONE, API_KEY, PRIVATE_KEY]
@@ -94,7 +95,7 @@ def test_redacting_again_changes_nothing(text):
 
 @given(texts, cuts, cuts)
 def test_tokens_become_their_values_again_for_any_cut(text, places, other_places):
-    table = TokenTable({})
+    table = Tokens(AgentBase(), ["output"])
     replace = Actions(SHIPPED, "token", None).replacer("the text", table.token)
     redacted = redact_pieces(ENGINE, pieces_of(text, places), replace)
     assert table.restore(redacted) == text
@@ -102,7 +103,7 @@ def test_tokens_become_their_values_again_for_any_cut(text, places, other_places
     pieces = [restoring.feed(piece) for piece in pieces_of(redacted, other_places)]
     assert "".join([*pieces, restoring.end()]) == text
     # Of another conversation, they stay.
-    assert TokenTable({}).restore(redacted) == redacted
+    assert Tokens(AgentBase(), ["output"]).restore(redacted) == redacted
 
 
 def leftmost_longest(pattern: str, text: str) -> list[tuple[int, int]]:

@@ -234,7 +234,6 @@ BAD: list[tuple[Callable[[], Any], str]] = [
     (lambda: HumanApprovalMiddleware({"": True}), "must be a list of names of tools"),
     (lambda: HumanApprovalMiddleware(["pay"], risk="low"), r"risk=\.\.\.\) must be a function"),  # type: ignore[arg-type]
     (lambda: HumanApprovalMiddleware(["pay"], timeout=0), r"timeout=\.\.\.\) must be a number above 0"),
-    (lambda: HumanApprovalMiddleware(interrupt_on=["pay"]), "did you mean 'rules'"),  # type: ignore[call-arg]
 ]
 
 
@@ -242,7 +241,7 @@ BAD: list[tuple[Callable[[], Any], str]] = [
 def test_a_wrong_option_is_refused_with_its_remedy(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(Exception, match=message) as refused:
         make()
-    assert type(refused.value).__name__ in ("MiddlewareConfigError", "UnknownKeywordError")
+    assert type(refused.value).__name__ == "MiddlewareConfigError"
 
 
 @pytest.mark.slow
@@ -313,7 +312,7 @@ def test_sub_agents_inherit_the_rules_unless_told_otherwise() -> None:
         return boss.explain().partition("The tool 'child' is an agent")[2]
 
     assert "HumanApprovalMiddleware, from 'boss'" in layers_of_child(True)
-    assert "HumanApprovalMiddleware" not in layers_of_child(False)
+    assert "HumanApprovalMiddleware, from 'boss'" not in layers_of_child(False)
 
 
 async def test_a_judge_reads_no_question_of_another_layer() -> None:

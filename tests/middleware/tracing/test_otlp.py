@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from agentrt.errors import ConfigError, UsageError
 from agentrt.middleware import setup_tracing
 from agentrt_middleware.tracing.otlp_settings import OtlpProtocol
+from tests.program_runner import ProgramRunner
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,10 +40,18 @@ print(agent.run_sync("hi").get_text_content(), delivery.undelivered)
 IMPATIENT_PROGRAM = PROGRAM.replace("shutdown_seconds=30", "shutdown_seconds=0.5")
 
 
-def run(program: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", "-c", program, *arguments]
-    environment = {**os.environ, "NO_PROXY": "127.0.0.1", **variables}
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=60)
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(program_runner: ProgramRunner) -> Run:
+    """Run a program with these arguments and variables of the environment."""
+
+    def run(program: str, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        environment = {**os.environ, "NO_PROXY": "127.0.0.1", **variables}
+        return program_runner.run(program, *arguments, environment=environment)
+
+    return run
 
 
 class Collector(HTTPServer):
@@ -102,7 +111,9 @@ def grpc_collector() -> Iterator[GrpcCollector]:
 @pytest.mark.parametrize(
     ("given_path", "expected_path"), [("", "/v1/traces"), ("/", "/v1/traces"), ("/of/mine", "/of/mine")]
 )
-def test_the_end_of_a_program_delivers_its_spans(collector: Collector, given_path: str, expected_path: str) -> None:
+def test_the_end_of_a_program_delivers_its_spans(
+    collector: Collector, given_path: str, expected_path: str, run: Run
+) -> None:
     done = run(PROGRAM, collector.url + given_path)
     assert done.stdout.split() == ["hello", "2"], done.stderr
     assert not done.stderr
@@ -117,7 +128,7 @@ def test_the_end_of_a_program_delivers_its_spans(collector: Collector, given_pat
     assert scope.spans[0].parent_span_id == scope.spans[1].span_id
 
 
-def test_the_example_sends_two_replies_with_their_content(collector: Collector) -> None:
+def test_the_example_sends_two_replies_with_their_content(collector: Collector, run: Run) -> None:
     done = run((ROOT / "examples" / "tracing" / "trace_a_reply.py").read_text(encoding="utf-8"), collector.url)
     first, second, last = done.stdout.splitlines()
     assert (first, second) == ("It is sunny in Beijing.", "It is sunny in Shanghai.")
@@ -130,14 +141,14 @@ def test_the_example_sends_two_replies_with_their_content(collector: Collector) 
 
 
 @pytest.mark.slow
-def test_flush_delivers_at_once_and_shutdown_twice_is_harmless(collector: Collector) -> None:
+def test_flush_delivers_at_once_and_shutdown_twice_is_harmless(collector: Collector, run: Run) -> None:
     more = "print(delivery.flush(), delivery.undelivered, delivery.shutdown(), delivery.shutdown())"
     done = run(PROGRAM + more, collector.url)
     assert done.stdout.split() == ["hello", "2", "True", "0", "True", "True"], done.stderr
     assert len(collector.got) == 1
 
 
-def test_a_refusing_collector_loses_the_spans_and_nothing_else() -> None:
+def test_a_refusing_collector_loses_the_spans_and_nothing_else(run: Run) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         done = run(IMPATIENT_PROGRAM, f"http://127.0.0.1:{taken.getsockname()[1]}")
@@ -146,14 +157,14 @@ def test_a_refusing_collector_loses_the_spans_and_nothing_else() -> None:
     assert "open sesame" not in done.stderr
 
 
-def test_a_hanging_collector_delays_no_reply_and_no_exit() -> None:
+def test_a_hanging_collector_delays_no_reply_and_no_exit(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = run(IMPATIENT_PROGRAM, f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
     assert "2 spans were not delivered to the collector" in done.stderr
 
 
-def test_a_shutdown_that_takes_too_long_returns_false() -> None:
+def test_a_shutdown_that_takes_too_long_returns_false(run: Run) -> None:
     more = "print(delivery.shutdown(0.01))"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = run(IMPATIENT_PROGRAM + more, f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -167,7 +178,7 @@ def to_grpc(program: str) -> str:
 GRPC_PROGRAM = to_grpc(PROGRAM)
 
 
-def test_the_end_of_a_program_delivers_its_spans_over_grpc(grpc_collector: GrpcCollector) -> None:
+def test_the_end_of_a_program_delivers_its_spans_over_grpc(grpc_collector: GrpcCollector, run: Run) -> None:
     done = run(GRPC_PROGRAM, grpc_collector.url)
     assert (done.stdout.split(), done.stderr) == (["hello", "2"], "")
     (batch,) = grpc_collector.stop()
@@ -176,7 +187,7 @@ def test_the_end_of_a_program_delivers_its_spans_over_grpc(grpc_collector: GrpcC
     assert batch["metadata"]["x-key"] == "open sesame"
 
 
-def test_grpc_delivers_at_a_flush_and_has_nothing_left_to_send(grpc_collector: GrpcCollector) -> None:
+def test_grpc_delivers_at_a_flush_and_has_nothing_left_to_send(grpc_collector: GrpcCollector, run: Run) -> None:
     more = "print(delivery.flush(), delivery.undelivered, delivery.shutdown(), delivery.shutdown())"
     done = run(GRPC_PROGRAM + more, grpc_collector.url)
     assert done.stdout.split() == ["hello", "2", "True", "0", "True", "True"], done.stderr
@@ -192,7 +203,7 @@ trace.get_tracer("test").start_span("from the environment").end()
 """
 
 
-def test_the_variables_alone_are_enough_for_grpc(grpc_collector: GrpcCollector) -> None:
+def test_the_variables_alone_are_enough_for_grpc(grpc_collector: GrpcCollector, run: Run) -> None:
     done = run(
         FROM_ENVIRONMENT,
         OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
@@ -209,7 +220,7 @@ def test_the_variables_alone_are_enough_for_grpc(grpc_collector: GrpcCollector) 
     assert (batch["metadata"]["authorization"], batch["metadata"]["x-team"]) == ("Bearer sesame", "a=b")
 
 
-def test_the_variables_alone_are_enough_for_http(collector: Collector) -> None:
+def test_the_variables_alone_are_enough_for_http(collector: Collector, run: Run) -> None:
     done = run(
         FROM_ENVIRONMENT,
         OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
@@ -223,7 +234,7 @@ def test_the_variables_alone_are_enough_for_http(collector: Collector) -> None:
 
 
 @pytest.mark.slow
-def test_grpc_loads_no_http_exporter_and_http_no_grpc() -> None:
+def test_grpc_loads_no_http_exporter_and_http_no_grpc(run: Run) -> None:
     program = """
 import sys
 from agentrt.middleware import setup_tracing
@@ -237,7 +248,7 @@ print([name for name in names if name in sys.modules])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", ["", "print(delivery.shutdown(0.01))"])
-def test_a_hanging_grpc_collector_delays_no_reply_and_no_exit(more: str) -> None:
+def test_a_hanging_grpc_collector_delays_no_reply_and_no_exit(more: str, run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = run(to_grpc(IMPATIENT_PROGRAM) + more, f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert (done.returncode, done.stdout.split()) == (0, ["hello", "2", *(["False"] if more else [])])
@@ -245,7 +256,7 @@ def test_a_hanging_grpc_collector_delays_no_reply_and_no_exit(more: str) -> None
     assert "open sesame" not in done.stderr
 
 
-def test_a_refusing_grpc_collector_loses_only_the_spans() -> None:
+def test_a_refusing_grpc_collector_loses_only_the_spans(run: Run) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         done = run(to_grpc(IMPATIENT_PROGRAM), f"http://127.0.0.1:{taken.getsockname()[1]}")
@@ -254,14 +265,14 @@ def test_a_refusing_grpc_collector_loses_only_the_spans() -> None:
     assert "open sesame" not in done.stderr
 
 
-def test_grpc_to_an_http_collector_is_a_warning_at_the_end(collector: Collector) -> None:
+def test_grpc_to_an_http_collector_is_a_warning_at_the_end(collector: Collector, run: Run) -> None:
     done = run(to_grpc(IMPATIENT_PROGRAM), collector.url)
     assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
     assert "2 spans were not delivered to the collector" in done.stderr
     assert "open sesame" not in done.stderr
 
 
-def test_http_to_a_grpc_collector_is_a_warning_at_the_end(grpc_collector: GrpcCollector) -> None:
+def test_http_to_a_grpc_collector_is_a_warning_at_the_end(grpc_collector: GrpcCollector, run: Run) -> None:
     done = run(IMPATIENT_PROGRAM, grpc_collector.url)
     assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
     assert "2 spans were not delivered to the collector" in done.stderr
@@ -273,7 +284,7 @@ def test_http_to_a_grpc_collector_is_a_warning_at_the_end(grpc_collector: GrpcCo
 @pytest.mark.parametrize(
     ("protocol", "wrong", "right"), [("grpc", 4318, 4317), ("http/protobuf", 4317, 4318), ("grpc", 4317, None)]
 )
-def test_port_of_the_other_protocol_is_a_warning(protocol: str, wrong: int, right: int | None) -> None:
+def test_port_of_the_other_protocol_is_a_warning(protocol: str, wrong: int, right: int | None, run: Run) -> None:
     program = (
         "import sys; from agentrt.middleware import setup_tracing; setup_tracing(sys.argv[1], protocol=sys.argv[2])"
     )
@@ -345,7 +356,7 @@ def test_an_invalid_shutdown_deadline_is_refused(seconds: Any) -> None:
         setup_tracing(shutdown_seconds=seconds)
 
 
-def test_a_no_op_provider_cannot_be_replaced_either() -> None:
+def test_a_no_op_provider_cannot_be_replaced_either(run: Run) -> None:
     program = """
 from opentelemetry import trace
 from agentrt.errors import UsageError
@@ -359,6 +370,6 @@ except UsageError:
     assert run(program).stdout.split() == ["refused"]
 
 
-def test_the_middlewares_do_not_load_the_sdk() -> None:
+def test_the_middlewares_do_not_load_the_sdk(run: Run) -> None:
     done = run("import sys, agentrt.middleware; print([name for name in sys.modules if 'opentelemetry.sdk' in name])")
     assert done.stdout.strip() == "[]", done.stderr

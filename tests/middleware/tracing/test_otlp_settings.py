@@ -125,8 +125,8 @@ REFUSED_VARIABLES = [
     ({"TIMEOUT": "soon"}, "a number of seconds above 0, not 'soon'"),
     ({"TRACES_TIMEOUT": "0"}, "a number of seconds above 0, not '0'"),
     ({"TIMEOUT": "nan"}, "a number of seconds above 0, not 'nan'"),
-    ({"COMPRESSION": "zip"}, "'none', 'gzip', 'deflate', not 'zip'"),
-    ({"PROTOCOL": "grpc", "COMPRESSION": "deflate"}, "'none', 'gzip', not 'deflate'"),
+    ({"COMPRESSION": "zip"}, "'none' or 'gzip' or 'deflate', not 'zip'"),
+    ({"PROTOCOL": "grpc", "COMPRESSION": "deflate"}, "'none' or 'gzip', not 'deflate'"),
 ]
 
 

@@ -66,7 +66,7 @@ PARTS = [name for name in google.Part.model_fields if name not in READ_PARTS]
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_other_events_of_the_responses_api_change_nothing(
     apis: dict[str, Api], runner: asyncio.Runner, data: st.DataObject
 ) -> None:
@@ -79,7 +79,7 @@ def test_other_events_of_the_responses_api_change_nothing(
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_each_item_of_openai_is_kept_and_can_go_back(data: st.DataObject) -> None:
     items = [example_of(data.draw, data.draw(st.sampled_from(ITEMS))) for _ in range(3)]
     for number, item in enumerate(items):
@@ -100,7 +100,7 @@ def test_each_item_of_openai_is_kept_and_can_go_back(data: st.DataObject) -> Non
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_each_block_of_anthropic_is_kept_and_can_go_back(
     apis: dict[str, Api], runner: asyncio.Runner, data: st.DataObject
 ) -> None:
@@ -122,7 +122,7 @@ def test_each_block_of_anthropic_is_kept_and_can_go_back(
 
 
 @given(st.data())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_each_part_of_google_leaves_the_answer_whole(
     apis: dict[str, Api], runner: asyncio.Runner, data: st.DataObject
 ) -> None:

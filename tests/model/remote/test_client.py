@@ -4,7 +4,6 @@ import copy
 import json
 import logging
 import pickle
-import sys
 import traceback
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import httpx2
 import pytest
 
 from agentrt import Agent
-from agentrt.errors import ConfigError, Malformed, ModelError, RateLimited, Rejected, Timeout, Transient, UsageError
+from agentrt.errors import Malformed, ModelError, RateLimited, Rejected, Timeout, Transient, UsageError
 from agentrt.message import UserMsg
 from agentrt.model import OpenAIChatModel, Timeouts
 from tests.model.wire_openai import (
@@ -58,12 +57,12 @@ async def test_nothing_is_tried_again() -> None:
 @pytest.mark.parametrize(
     ("raised", "kind", "words"),
     [
-        (httpx2.ConnectError("Connection refused"), Transient, "is the server running, is base_url='http://test"),
+        (httpx2.ConnectError("canary"), Transient, "is the server running, is base_url='http://test"),
         (httpx2.ConnectTimeout(""), Timeout, r"within 10 s \(connect\).*Timeouts\(connect=...\)"),
-        (httpx2.PoolTimeout("pool"), Timeout, "pool"),
-        (httpx2.RemoteProtocolError("Server disconnected"), Transient, "did not answer .*disconnected"),
-        (httpx2.DecodingError("bad gzip"), Malformed, "bad gzip"),
-        (httpx2.UnsupportedProtocol("no http"), Rejected, "no http.*base_url="),
+        (httpx2.PoolTimeout("canary"), Timeout, "too slow for its HTTP client .PoolTimeout"),
+        (httpx2.RemoteProtocolError("canary"), Transient, "did not answer .RemoteProtocolError"),
+        (httpx2.DecodingError("canary"), Malformed, "DecodingError"),
+        (httpx2.UnsupportedProtocol("canary"), Rejected, "UnsupportedProtocol.*base_url="),
     ],
 )
 async def test_a_request_without_an_answer_names_the_remedy(
@@ -72,7 +71,7 @@ async def test_a_request_without_an_answer_names_the_remedy(
     failure = await failure_of(raised)
 
     assert type(failure) is kind
-    assert failure.__cause__ is not None
+    assert "canary" not in "".join(traceback.format_exception(failure))
     with pytest.raises(kind, match=words):
         raise failure
 
@@ -101,7 +100,7 @@ async def test_many_conversations_share_a_model() -> None:
             tasks.start_soon(converse, number)
     assert {n: msg.get_text_content() for n, msg in answers.items()} == {n: f"You said number {n}" for n in range(50)}
     assert not server.open
-    assert len(model._clients) == 1
+    assert len(model._peer.clients) == 1
     await model.aclose()
 
 
@@ -110,7 +109,7 @@ def test_one_model_serves_one_event_loop_after_the_other() -> None:
     pieces = [anyio.run(answer_of, model, backend=each) for each in ("asyncio", "trio", "asyncio")]
 
     assert [each[-1].is_last for each in pieces] == [True, True, True]
-    assert not model._clients
+    assert not model._peer.clients
 
 
 async def test_a_closed_model_can_be_used_again() -> None:
@@ -265,7 +264,7 @@ async def test_no_repr_or_log_of_a_model_shows_the_key(caplog: pytest.LogCapture
     model, server = model_of(says("ok"), extra_headers={"x-secret": "another-canary-0123456789"})
     await answer_of(model)
 
-    told = f"{model!r} {model._errors!r} {model._key!r} {vars(model)} {caplog.text}"
+    told = f"{model!r} {model._errors!r} {vars(model)} {vars(model._peer.credentials)} {caplog.text}"
     assert KEY not in told
     assert "another-canary" not in told
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
@@ -279,7 +278,7 @@ async def test_a_copy_of_a_model_works_and_has_clients_of_its_own(copied: Any) -
     assert (await answer_of(other))[-1].is_last
 
     assert [piece async for piece in result][-1].is_last
-    assert len(model._clients) == 1
+    assert len(model._peer.clients) == 1
     assert server.requests[1].headers["x-title"] == "mine"
     await model.aclose()
 
@@ -287,10 +286,3 @@ async def test_a_copy_of_a_model_works_and_has_clients_of_its_own(copied: Any) -
 def test_a_model_cannot_be_pickled_and_says_what_to_do() -> None:
     with pytest.raises(UsageError, match="chat_model"):
         pickle.dumps(model_of()[0])
-
-
-def test_a_missing_sdk_is_reported_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)
-
-    with pytest.raises(ConfigError, match=r'pip install "agentrt\[openai\]"'):
-        OpenAIChatModel("gpt-test", api_key=KEY)

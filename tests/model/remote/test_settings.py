@@ -1,15 +1,17 @@
 """The options that all models behind an HTTP API share."""
 
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
 from pydantic import SecretStr
 
-from agentrt.errors import ConfigError
+from agentrt import __version__
+from agentrt.errors import ConfigError, Rejected
 from agentrt.model import AnthropicChatModel, ConnectionOptions, OpenAIChatModel, RemoteChatModel, Timeouts
 from agentrt.model.remote.settings import option_names
-from tests.model.wire_openai import KEY, URL, answer_of, completion, model_of
+from tests.model.wire_openai import HELLO, KEY, URL, Server, answer_of, completion, error, model_of
 
 MODELS: list[type[Any]] = [OpenAIChatModel, AnthropicChatModel]
 
@@ -91,10 +93,12 @@ async def test_a_key_is_a_str_or_a_secret_and_is_stripped(given: Any) -> None:
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-def test_a_key_from_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_from_the_environment_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTHER_KEY", KEY)
+    model, server = model_of(completion(content="ok"), api_key=None, key_variable="OTHER_KEY", stream=False)
+    await answer_of(model)
 
-    assert OpenAIChatModel("gpt-test", key_variable="OTHER_KEY")._key.get_secret_value() == KEY
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
 @pytest.mark.parametrize("given", ["canary key", "canary\x00key", "schlüssel-canary"])
@@ -104,9 +108,9 @@ def test_a_malformed_key_is_refused_without_being_shown(given: str) -> None:
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [b"canary", 5, lambda: "canary"])
+@pytest.mark.parametrize("given", [b"canary", 5])
 def test_a_key_of_another_type_is_refused_without_being_shown(given: Any) -> None:
-    with pytest.raises(ConfigError, match="str or a SecretStr, not of type") as caught:
+    with pytest.raises(ConfigError, match="a SecretStr or a function that returns a str, not of type") as caught:
         OpenAIChatModel("gpt-test", api_key=given)
     assert "canary" not in str(caught.value)
 
@@ -156,3 +160,73 @@ def test_a_wrong_mapping_is_refused_without_being_shown(option: str, wrong: Any)
 def test_limits_of_another_type_are_refused_at_once(wrong: Any) -> None:
     with pytest.raises(ConfigError, match=r"OpenAIChatModel\(timeouts=...\) must be a Timeouts, as in"):
         OpenAIChatModel("gpt-test", api_key=KEY, timeouts=wrong)
+
+
+async def test_a_function_gives_the_key_of_each_request() -> None:
+    keys = iter(["first-canary-key", "second-canary-key"])
+    model, server = model_of(error(401, "no such key: second-canary-key"), api_key=lambda: next(keys), stream=False)
+    for _ in range(2):
+        with pytest.raises(Rejected) as caught:
+            await answer_of(model)
+
+    assert "no such key: ***" in str(caught.value)  # which was not known when the model was made
+    assert [each.headers["authorization"] for each in server.requests] == [
+        "Bearer first-canary-key",
+        "Bearer second-canary-key",
+    ]
+    assert model.account is not None
+    assert model.account.startswith(f"{URL}#{__name__}.test_a_function")
+
+
+async def test_a_signature_needs_no_key_and_its_echo_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
+    async def sign(method: str, url: str, body: bytes) -> dict[str, str]:
+        return {"authorization": f"HMAC canary-of-{method}-{len(body)}"}
+
+    model, server = model_of(lambda request: error(403, request.headers["authorization"]), api_key=None, auth=sign)
+    with pytest.raises(Rejected, match="403") as caught:
+        await answer_of(model)
+    [request] = server.requests
+    assert request.headers["authorization"] == f"HMAC canary-of-POST-{len(request.content)}"
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"api_key": KEY, "auth": lambda *_: {}}, {"auth": KEY}, {"auth": {"a": KEY}}])
+def test_a_key_beside_a_signature_and_a_wrong_one_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"auth=") as caught:
+        OpenAIChatModel("gpt-test", **options)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize("extra", [{}, {"openai-organization": "given", "X-A": "given"}])
+async def test_the_environment_adds_the_headers_of_openai(
+    extra: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_ORG_ID", "org")
+    monkeypatch.setenv("OPENAI_PROJECT_ID", "project")
+    monkeypatch.setenv("OPENAI_CUSTOM_HEADERS", "x-a: one: two\nno header\n X-B :three")
+    model, server = model_of(completion(content="ok"), stream=False, extra_headers=extra)
+    monkeypatch.delenv("OPENAI_ORG_ID")  # read when the model is made
+    await answer_of(model)
+
+    headers = server.requests[0].headers
+    names = ("openai-organization", "openai-project", "x-a", "x-b")
+    first, third = ("given", "given") if extra else ("org", "one: two")
+    assert [headers.get_list(name) for name in names] == [[first], ["project"], [third], ["three"]]
+
+
+async def test_the_environment_adds_the_headers_of_anthropic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "x-gateway: canary-of-a-gateway")
+    server = Server(error(400, "refused: canary-of-a-gateway"))
+    client = partial(httpx2.AsyncClient, transport=server)
+    model = AnthropicChatModel("claude-test", api_key=KEY, base_url=URL, http_client=client)
+    with pytest.raises(Rejected) as caught:
+        await model(HELLO)
+    await model.aclose()
+
+    headers = server.requests[0].headers
+    assert (headers["x-gateway"], headers["x-api-key"]) == ("canary-of-a-gateway", KEY)
+    assert (headers["anthropic-version"], headers["user-agent"]) == ("2023-06-01", f"agentrt/{__version__}")
+    assert "authorization" not in headers
+    assert "canary" not in str(caught.value)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrt.block import new_name
+from agentrt._runtime.block import new_name
 from agentrt.runner import DBOSRunner
 from agentrt.state import PostgresStore
 from tests.postgres_server import PostgresServer

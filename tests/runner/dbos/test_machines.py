@@ -13,8 +13,8 @@ import pytest
 from tests.postgres_server import PostgresServer
 from tests.runner.dbos import machines_run
 
-CONVERSATIONS = 12  # of three tool calls each
-FAULTS: list[Any] = [{"kill": 2.0}, {"freeze": 1.0}, {"cut": 0.5, "kill": 3.0}, {"restart": 3.0}]
+CONVERSATIONS = 9  # of three tool calls each
+FAULTS: list[Any] = [{"freeze": 1.0}, {"cut": 0.5, "kill": 3.0}, {"restart": 3.0}]
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.runner import Runner
 from agentrt.serving import mcp_server
 from agentrt.serving.mcp.server import Caller, make_server, tool_names
+from agentrt.serving.owners.owner import Owner
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import MCPToolset, ToolBase
 from tests.runner.conftest import approved_pay, make_agent, work
@@ -38,7 +39,7 @@ async def connect(mode: Any, *agents: Agent, **options: Any) -> AsyncIterator[Cl
         runners = {agent.name: Runner(agent, InMemoryStateStore()) for agent in agents}
         for runner in runners.values():
             await stack.enter_async_context(work(runner))
-        yield await stack.enter_async_context(Client(make_server(Caller(None, runners)), mode=mode, **options))
+        yield await stack.enter_async_context(Client(make_server(Caller(Owner(None), runners)), mode=mode, **options))
 
 
 def user_who(action: Any, content: Any) -> tuple[list[Any], Callable[..., Any]]:

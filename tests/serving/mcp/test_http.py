@@ -15,9 +15,9 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.types import ElicitResult
 
-from agentrt.serving import BearerTokens, Limits, create_app
+from agentrt.serving import BearerTokens, Limits, Owner, create_app
 from tests.runner.conftest import approved_pay, make_agent
-from tests.serving.conftest import run_server, serve
+from tests.serving.conftest import halfway_agent, run_server, serve
 
 TOKENS = BearerTokens({"ann-token": "ann", "bob-token": "bob"})
 JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
@@ -50,6 +50,7 @@ async def test_owner_is_asked_and_nobody_else_finds_the_session(mode):
             paid = await client.call_tool("ask", {"message": "call pay"})
             assert paid.content[0].text == "paid, as you said: call pay"
             session = {"session_id": paid.structured_content["session_id"]}
+            assert Owner("ann").prefix not in repr(paid)
             async with connect(f"{url}/mcp", mode, "bob") as other:
                 stolen = await other.call_tool("ask", {**session, "message": "Hi"})
             assert stolen.structured_content["error"]["code"] == "no_session"
@@ -159,9 +160,8 @@ def test_refusals_are_those_of_the_other_routes():
         assert (client.post("/mcp", json=listed, headers={**ann, **session})).status_code == 404
 
 
-def test_owner_has_only_so_many_sessions_of_the_protocol(monkeypatch):
-    monkeypatch.setattr("agentrt.serving.mcp.http._CONNECTIONS_PER_OWNER", 2)
-    app = create_app(make_agent(), auth=TOKENS)
+def test_owner_has_only_so_many_sessions_of_the_protocol():
+    app = create_app(make_agent(), auth=TOKENS, limits=Limits(connections_per_owner=2))
     with run_server(app) as url, httpx2.Client(base_url=url, timeout=60) as client:
         ann, bob = ({**JSON, "Authorization": f"Bearer {name}-token"} for name in ("ann", "bob"))
         opened = [client.post("/mcp", json=HELLO, headers=ann) for _ in range(3)]
@@ -181,3 +181,54 @@ async def test_without_the_extra_the_route_names_it(monkeypatch):
         response = await client.post("/mcp", json=HELLO, headers=JSON)
         assert response.status_code == 501
         assert 'pip install "agentrt[mcp]"' in response.json()["error"]["message"]
+
+
+def test_place_of_a_call_is_free_when_its_answer_has_ended():
+    app = create_app(make_agent(), auth=TOKENS, limits=Limits(streams_per_owner=1))
+    options: Any = {"timeout": 60, "headers": {"Authorization": "Bearer ann-token"}}
+    stream: Any = {"json": {"input": "Hi"}, "headers": {"Accept": "text/event-stream"}}
+    with run_server(app) as url, httpx2.Client(base_url=url, **options) as one, httpx2.Client(**options) as other:
+        body, session = call_request(one, "legacy", message="Hi")
+        for _ in range(8):
+            assert one.post("/mcp", json=body, headers=session).status_code == 200
+            assert other.post(f"{url}/api/sessions/s1/replies", **stream).status_code == 200
+
+
+def test_refused_message_leaves_no_session_and_names_none():
+    agent, gate = halfway_agent()
+    app = create_app(agent, auth=TOKENS, limits=Limits(queued_per_owner=1))
+    options: Any = {"timeout": 60, "headers": {"Authorization": "Bearer ann-token"}}
+    main: Any = {"url": "/api/sessions/main/replies", "json": {"input": "Hi"}}
+    with run_server(app) as url, httpx2.Client(base_url=url, **options) as ann:
+        with ann.stream("POST", **main, headers={"Accept": "text/event-stream"}) as running:
+            lines = running.iter_lines()
+            assert next(lines).startswith("id: ")  # it runs, so the next one is what waits
+            assert ann.post(**main).status_code == 202
+            body, headers = call_request(ann, "auto", message="Hi")
+            refused = ann.post("/mcp", json=body, headers=headers).text
+            message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "Hi"}]}
+            call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
+            assert "too_many_queued" in ann.post("/a2a", json=call, headers={"A2A-Version": "1.0"}).text
+            gate.set()
+            list(lines)
+        assert '"code":"too_many_queued"' in refused
+        assert '"limit":"queued_per_owner"' in refused
+        assert "session_id" not in refused
+        assert [session["session_id"] for session in ann.get("/api/sessions").json()["sessions"]] == ["main"]
+
+
+def test_call_is_refused_over_too_many_bytes():
+    app = create_app(make_agent(), auth=TOKENS, limits=Limits(bytes_per_owner=10_000))
+    options: Any = {"timeout": 60, "headers": {"Authorization": "Bearer ann-token"}}
+    with run_server(app) as url, httpx2.Client(base_url=url, **options) as ann:
+        body, headers = call_request(ann, "auto", message="x" * 10_000)
+        assert "You said" in ann.post("/mcp", json=body, headers=headers).text
+        [session] = ann.get("/api/sessions").json()["sessions"]
+        session_id = session["session_id"]
+        for arguments in ({"message": "Hi"}, {"message": "Hi", "session_id": session_id}):
+            body, headers = call_request(ann, "auto", **arguments)
+            refused = ann.post("/mcp", json=body, headers=headers).text
+            assert '"code":"too_many_bytes"' in refused
+            assert ("session_id" in refused) == ("session_id" in arguments)
+        body, headers = call_request(ann, "auto", session_id=session_id)
+        assert "You said: xxx" in ann.post("/mcp", json=body, headers=headers).text

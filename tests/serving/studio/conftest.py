@@ -62,6 +62,8 @@ class Clock:
 class Delay(MiddlewareBase):
     """Takes so many milliseconds before the inner layers, and one for each item."""
 
+    inherited = False
+
     def __init__(self, key: str, clock: Clock, before: int) -> None:
         self.key, self.clock, self.before = key, clock, before
 
@@ -131,9 +133,9 @@ class Phone(ToolBase):
     is_external_tool = True
 
 
-def make_app(**options: Any) -> Starlette:
+def make_app(clock: Clock | None = None, **options: Any) -> Starlette:
     """Return an application whose session "may-edit" lets answers change arguments."""
-    clock, model, store = Clock(), StudioModel(), InMemoryStateStore()
+    clock, model, store = clock or Clock(), StudioModel(), InMemoryStateStore()
     child = Agent("child", "", StudioModel(), tools=[FunctionTool(pay, ask=True)])
     layers = [Delay("outer", clock, 30), Delay("middle", clock, 500), Delay("inner", clock, 7)]
     agent = Agent(
@@ -141,8 +143,7 @@ def make_app(**options: Any) -> Starlette:
         "",
         model,
         tools=[FunctionTool(pay, ask=True), child.as_tool("Does what it is asked."), Phone()],
-        middlewares=layers,
-        probe=LayerTimes(clock=clock),
+        middlewares=[*layers, LayerTimes()],
     )
     state = AgentState(session_id="may-edit", permission_context=PermissionContext(allow_edited_input=True))
     anyio.run(store.save, state)

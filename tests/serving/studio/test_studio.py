@@ -9,8 +9,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from agentrt import Msg, UserAgent
+from agentrt._runtime.chain import layer_record
 from agentrt.serving import BearerTokens, RemoteUserInput
-from tests.serving.studio.conftest import make_app
+from tests.serving.studio.conftest import Clock, make_app
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +26,10 @@ def test_arguments_are_edited_where_that_is_allowed(play: Play):
     play("edit", make_app())
 
 
-def test_times_of_layers_and_steps_lead_to_messages_and_back(play: Play):
-    play("times", make_app())
+def test_times_of_layers_and_steps_lead_to_messages_and_back(play: Play, monkeypatch: pytest.MonkeyPatch):
+    clock = Clock()
+    monkeypatch.setattr(layer_record, "perf_counter_ns", clock)
+    play("times", make_app(clock))
 
 
 def test_agents_and_tools_inside_ask_and_wait(play: Play):

@@ -1,0 +1,183 @@
+"""The stream that leaves a chain, with all that was opened for it: its items are checked, and the rest is closed."""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from types import CodeType
+from typing import NoReturn, TypeGuard
+
+from agentrt._runtime.chain.attribution import Origins, code_that_reads, name_the_layer
+from agentrt._runtime.chain.chains import Layer
+from agentrt._runtime.chain.owner import Owner
+from agentrt._runtime.chain.spec import HookSpec, Values
+from agentrt._runtime.chain.violations import late_item, missing_terminal, wrong_item
+
+__all__ = ["OwnedStream", "StreamContract", "StreamStep", "is_stream"]
+
+_logger = logging.getLogger("agentrt")
+
+StreamStep = Callable[[Values, Owner], AsyncIterator[object]]
+
+
+class StreamContract:
+    """The promises of a chain about its streams, and the way to open one; the same for all entries.
+
+    `terminal` is what a stream must end with (`None`: nothing fixed). `step` opens the outermost layer's stream; one
+    that a call returned is open already.
+    """
+
+    __slots__ = ("item_classes", "layers", "origins", "spec", "step", "terminal")
+
+    def __init__(
+        self,
+        spec: HookSpec,
+        layers: Sequence[Layer],
+        origins: Origins,
+        terminal: type | None = None,
+        step: StreamStep | None = None,
+    ) -> None:
+        self.spec = spec
+        self.layers = layers
+        self.origins = origins
+        self.terminal = terminal
+        self.step = step
+        self.item_classes: set[type] = set()  # which have passed the check, for a cheaper look at each item
+
+    def stream_of(self, owner: Owner) -> AsyncIterator[object]:
+        """Return the stream of the outermost layer, which is opened by the first step."""
+        if owner.stream is None:
+            assert self.step is not None
+            # A copy: the outermost layer may change its dict.
+            owner.stream = stream = self.step({**owner.given}, owner)
+            owner.opened.append(stream)
+        return owner.stream
+
+    def check_item(self, item: object) -> None:
+        """Check an item of a class that has not passed yet."""
+        if not isinstance(item, self.spec.item_types):
+            raise wrong_item(self.spec, self.layers, item)
+        self.item_classes.add(item.__class__)
+
+    def check_end(self, last: object) -> None:
+        """Check the last item of a stream."""
+        if self.terminal is not None and not isinstance(last, self.terminal):
+            raise missing_terminal(self.spec, self.layers, last)
+
+    def name_the_layer(self, error: Exception, owner: Owner) -> None:
+        """Add a note to the error that names the layer which raised it."""
+        origins = self.origins | owner.origin_by_code
+        if owner.core is not None:
+            origins[code_that_reads(owner.core)] = None
+        name_the_layer(error, self.spec, origins, self.layers, _READERS)
+
+
+class OwnedStream:
+    """A stream with everything that was opened for it: closing it, or reading it to its end, closes all of that.
+
+    It is read as any other one, or, if it must end with a certain item, by `next_or_last`.
+    """
+
+    __slots__ = ("_contract", "_items", "_owner")
+
+    def __init__(self, contract: StreamContract, owner: Owner) -> None:
+        self._contract = contract
+        self._owner = owner
+        self._items: AsyncGenerator[object, None] | None = None
+
+    def __aiter__(self) -> AsyncGenerator[object, None]:
+        if self._items is None:
+            self._items = _read(self._contract, self._owner)
+        return self._items
+
+    async def __anext__(self) -> object:
+        return await anext(aiter(self))
+
+    async def next_or_last(self) -> object:
+        """Return the next item; the one that the stream must end with only once it has ended and all is closed.
+
+        A stream that holds nothing else, like most streams of tool calls, takes a single coroutine.
+        What comes after the last item is dropped with a warning. `_read` is the same with a generator; a property test
+        compares the two.
+        """
+        contract, owner = self._contract, self._owner
+        assert contract.terminal is not None
+        last: object = None
+        try:
+            async for item in contract.stream_of(owner):
+                if item.__class__ not in contract.item_classes:
+                    contract.check_item(item)
+                if owner.abandoned:
+                    await owner.close_abandoned()
+                if last is not None:
+                    _logger.warning(late_item(contract.spec, contract.layers, item))
+                elif isinstance(item, contract.terminal):
+                    last = item
+                else:
+                    owner.last_item = item
+                    return item
+            if last is None:
+                contract.check_end(owner.last_item)
+        except GeneratorExit:
+            await owner.close()
+            raise
+        except BaseException as error:  # named and raised again
+            if isinstance(error, Exception):
+                contract.name_the_layer(error, owner)
+            await owner.close(error)
+            raise
+        for stream in owner.opened:
+            if getattr(stream, "ag_frame", stream) is not None:  # not a generator that has ended, as nearly all have
+                await owner.close()
+                break
+        owner.is_closed = True
+        return last
+
+    async def athrow(self, error: BaseException | type[BaseException]) -> NoReturn:
+        """Close everything and raise the error, as a generator does that has no use for it."""
+        await self.aclose()
+        raise error
+
+    async def aclose(self) -> None:
+        # A generator that was never started does not run its `finally`, so the owner is asked as well.
+        try:
+            if self._items is not None:
+                await self._items.aclose()
+        finally:
+            if not self._owner.is_closed:
+                await self._owner.close()
+
+
+# No method: a generator that held the object above, which holds it, would not be closed as soon as both are dropped.
+async def _read(contract: StreamContract, owner: Owner) -> AsyncGenerator[object, None]:
+    item: object = None
+    error: BaseException | None = None
+    abandoned, item_classes = owner.abandoned, contract.item_classes
+    if owner.is_closed:
+        return
+    try:
+        async for item in contract.stream_of(owner):
+            if item.__class__ not in item_classes:
+                contract.check_item(item)
+            if abandoned:  # by a layer that stopped early, while one further out still yields
+                await owner.close_abandoned()
+            yield item
+        contract.check_end(item)
+    except GeneratorExit:  # being closed is not an error, so one in the clean-up may be raised
+        raise
+    except BaseException as raised:  # named and raised again
+        error = raised
+        if isinstance(raised, Exception):
+            contract.name_the_layer(raised, owner)
+        raise
+    finally:
+        try:
+            await owner.close(error)
+        finally:
+            error = None  # error and frame would hold each other
+
+
+def is_stream(result: object) -> TypeGuard[AsyncIterator[object]]:
+    return hasattr(result, "__aiter__") and hasattr(result, "__anext__")
+
+
+_READERS: frozenset[CodeType] = frozenset((_read.__code__, OwnedStream.next_or_last.__code__))
+"""The code of an entry into a chain, in a traceback."""

@@ -1,0 +1,3 @@
+"""Databases in files and on servers: connections, access from threads, and errors."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Turns a model's streamed pieces into events, and events into a message."""
+
+__all__: list[str] = []

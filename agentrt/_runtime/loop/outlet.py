@@ -1,0 +1,377 @@
+"""Outlets: the core of a reply tells its events here; they are recorded, and handed to those who want them.
+
+Telling is an await. Without a reader it does not wait; with one it continues when the reader wants the next event, and
+until then nothing in the reply can be interrupted. Events go to the nearest reader: that of the reply's stream, or a
+layer in between.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence, Set
+from dataclasses import replace
+from types import coroutine
+from typing import Any, NoReturn, Protocol
+
+from agentrt._runtime.chain import Notify
+from agentrt._runtime.concurrency.interrupt import Interrupted
+from agentrt._runtime.conversation.conversation import ReplyingAgent
+from agentrt._runtime.conversation.inputs import incoming_content, receive_emitted, receive_hint
+from agentrt._runtime.conversation.open_calls import forget_inner_calls
+from agentrt._runtime.conversation.progress import PLAIN_INSIDE, PLAIN_OUTSIDE
+from agentrt._runtime.conversation.reply_run import ReplyRun
+from agentrt._runtime.decoding.block_events import events_of
+from agentrt._runtime.decoding.decoder import Decoder
+from agentrt._runtime.decoding.recorder import Recorder
+from agentrt._runtime.loop.answer import announce_round
+from agentrt._runtime.loop.tool_calls.tool_results import TakenResult, events_of_result, only_text
+from agentrt.errors import ChainContractError
+from agentrt.event import AgentEvent, HintBlockEvent, ModelCallEndEvent, ReplyEndEvent, ToolResultEndEvent
+from agentrt.message import APPLY, ContentBlock, Msg, ToolCallBlock, ToolCallState, ToolResultBlock
+from agentrt.state import ReplyContext
+from agentrt.types import ChatResponse, ToolOutput
+
+__all__ = ["ClosableStream", "LayeredOutlet", "Outlet", "RecordingOutlet"]
+
+
+_PLAIN_WITHOUT_HINTS = PLAIN_INSIDE - {HintBlockEvent}
+
+
+class ClosableStream(Protocol):
+    """The output of the chain of a stream hook."""
+
+    def __aiter__(self) -> AsyncIterator[Any]: ...
+    async def aclose(self) -> None: ...
+
+
+class Outlet:
+    """The outermost outlet of a reply: it records and numbers events, and sends them on.
+
+    `is_read` says that a task reads the reply's stream; `notify` calls its observers. `wants_events` says that either
+    is true; otherwise no event is made. All events of a step are recorded and numbered before the reader gets any.
+    """
+
+    __slots__ = (
+        "_agent",
+        "_has_scopes",
+        "_has_steps",
+        "_interruption",
+        "_mailbox",
+        "_notify",
+        "_numbers",
+        "_plain",
+        "_progress",
+        "_run",
+        "_yields",
+        "is_read",
+        "wants_events",
+    )
+
+    def __init__(
+        self, agent: ReplyingAgent, run: ReplyRun, is_read: bool, notify: Notify | None = None, has_steps: bool = True
+    ) -> None:
+        self._agent = agent
+        # If on_content has layers, a hint has to pass them, so it is not plain.
+        self._plain = PLAIN_INSIDE if agent.chains.on_content is incoming_content else _PLAIN_WITHOUT_HINTS
+        self._run = run
+        self._interruption = run.interruption
+        self._has_steps = has_steps
+        self._has_scopes = has_steps and run.interruption.has_scopes
+        self._mailbox = run.mailbox
+        self._progress = run.progress
+        self._notify = notify
+        self.is_read = is_read
+        self.wants_events = is_read or notify is not None
+        self._numbers = True
+        self._yields = is_read and not self._has_scopes
+
+    # A generator rather than a coroutine that awaits one: each event passes here, and each frame costs it.
+    @coroutine
+    def tell(self, events: Sequence[AgentEvent]) -> Generator[Any, Any, None]:
+        """Record plain content, and send it on in one step; raises `Interrupted` if the reply was asked to stop."""
+        mailbox, progress = self._mailbox, self._progress
+        if mailbox.items and not mailbox.is_read:  # a mailbox that is read is where these events come from
+            yield from self._tell_emitted().__await__()
+        progress.events_recorded += len(events)
+        numbers = self._numbers and self.wants_events
+        for event in events:
+            apply = APPLY.get(event.__class__)
+            if apply is not None and event.reply_id == progress.reply_id:
+                apply(progress.message, event)  # type: ignore[arg-type]  # the reply has started
+            if numbers:
+                if event.__class__ in PLAIN_OUTSIDE and progress.is_flowing and not event.seq:
+                    event.seq = progress.sequence = progress.sequence + 1  # `assign_seq`, inlined
+                elif (numbered := progress.assign_seq(event)) is not event:
+                    events = [numbered if other is event else other for other in events]
+        progress.last_event = events[-1]
+        if self._notify is not None:
+            for event in events:
+                self._notify(self._agent, event)
+        if self._yields:
+            yield tuple(events)
+        elif self.wants_events:
+            yield from self._hand_out(events)
+        else:
+            progress.sequence += len(events)
+        if self._interruption.reason is not None:
+            self._stop()
+
+    def _stop(self) -> NoReturn:
+        """Leave the core of a reply that was asked to stop."""
+        self._interruption.suspend()  # closing the step must not be interrupted
+        raise Interrupted
+
+    async def tell_item(self, item: AgentEvent | Msg) -> None:
+        """Tell an item that may be more than plain content."""
+        if item.__class__ in self._plain:
+            await self.tell((item,))
+        else:
+            await self._tell_special(item)
+
+    async def tell_from(self, stream: ClosableStream) -> None:
+        """Tell all items of a chain."""
+        try:
+            await self.hand_on(stream, self._plain, self._record, self._tell_special)
+        finally:
+            await stream.aclose()
+
+    @coroutine
+    def hand_on(
+        self,
+        stream: ClosableStream,
+        plain: Set[type],
+        take: Callable[[Any], AgentEvent],
+        tell: Callable[[Any], Awaitable[None]],
+    ) -> Generator[Any, Any, None]:
+        """Read a chain to its end; `plain` items are sent on as `take` returns them, others are passed to `tell`."""
+        # In locals, since each event passes here.
+        progress, mailbox, notify, yields = self._progress, self._mailbox, self._notify, self._yields
+        read, interruption = aiter(stream).__anext__, self._interruption if self._has_steps else None
+        try:
+            while True:
+                item = yield from read()  # type: ignore[misc]  # a step of a generator is an iterator
+                if item.__class__ not in plain or not progress.is_flowing or (mailbox.items and not mailbox.is_read):
+                    yield from tell(item).__await__()
+                    continue
+                event = take(item)
+                if notify is not None:
+                    notify(self._agent, event)
+                if yields:
+                    yield (event,)
+                elif self.wants_events:
+                    yield from self._hand_out((event,))
+                if interruption is not None and interruption.reason is not None:
+                    self._stop()
+        except StopAsyncIteration:
+            return
+
+    def _record(self, event: AgentEvent) -> AgentEvent:
+        """Record and number an event with plain content."""
+        progress, cls = self._progress, event.__class__
+        progress.events_recorded += 1
+        apply = APPLY.get(cls)
+        if apply is not None and event.reply_id == progress.reply_id:
+            apply(progress.message, event)  # type: ignore[arg-type]  # the reply has started
+        if not self.wants_events:
+            progress.sequence += 1
+        elif self._numbers:
+            if cls in PLAIN_OUTSIDE and not event.seq:
+                event.seq = progress.sequence = progress.sequence + 1  # `assign_seq`, inlined
+            else:
+                event = progress.assign_seq(event)
+        progress.last_event = event
+        return event
+
+    @coroutine
+    def tell_block(self, block: ContentBlock, end: ModelCallEndEvent | None = None) -> Generator[Any, Any, None]:
+        """Record a whole block, and tell the events that build it, with the event that ends the answer."""
+        if self._mailbox.items and not self._mailbox.is_read:
+            yield from self._tell_emitted().__await__()
+        progress = self._progress
+        assert progress.message is not None
+        blocks = progress.message.content
+        assert isinstance(blocks, list)  # the reply's own message is never a str
+        blocks.append(block)
+        progress.last_event = end
+        if end is not None:
+            progress.record_event(end)
+        if self.wants_events:
+            events = events_of(progress.reply_id, block)
+            progress.events_recorded += len(events)
+            if end is not None:
+                events.append(end)
+            if self._yields:
+                yield tuple(self._number(events))
+            else:
+                yield from self._hand_out(self._number(events))
+        elif end is None:
+            progress.count_events(1)
+        else:
+            progress.count_events(3)
+            progress.sequence += 1
+        if self._interruption.reason is not None:
+            self._stop()
+
+    def tell_answer(self, decoder: Decoder, answer: ChatResponse) -> Awaitable[None]:
+        """Tell a whole answer of the model, usually a single block."""
+        only = decoder.only_block(answer)
+        return self.tell(decoder.decode_answer(answer)) if only is None else self.tell_block(*only)
+
+    @coroutine
+    def tell_new(self, event_type: Callable[..., AgentEvent], *values: object) -> Generator[Any, Any, None]:
+        """Tell an event that does not change the reply's message; it is made only if events are wanted."""
+        if self.wants_events:
+            yield from self.tell((event_type(self._progress.reply_id, *values),))
+        else:
+            self._progress.last_event = None
+            self._progress.count_events(1)
+
+    async def tell_result(
+        self, context: ReplyContext, call: ToolCallBlock, result: TakenResult, streamed: ToolOutput
+    ) -> None:
+        """Tell the result of a call, usually a single text; it is saved before its end leaves."""
+        progress = self._progress
+        block = context.blocks[-1]  # the call's block, unless other calls run concurrently
+        if block.id != call.id or block.__class__ is not ToolResultBlock:
+            block = next(block for block in reversed(context.blocks) if block.id == call.id)
+        assert isinstance(block, ToolResultBlock)
+        must_save = self._agent.state_store is not None or context.kept or context.inner
+        text = None if streamed or block.output else only_text(result)
+        if text is None or (must_save and self.wants_events):  # the output is sent before the save
+            *more, end = events_of_result(context, self._run, call, result, streamed)
+            if more:
+                await self.tell(more)
+            await self._tell_special(end)
+            return
+        if self._mailbox.items and not self._mailbox.is_read:
+            await self._tell_emitted()
+        block.output = [text]
+        _, _, block.state, block.metadata = result
+        call.state = ToolCallState.FINISHED
+        progress.events_recorded += 2
+        if must_save:
+            await self._save_result(context, call.id)
+        elif self._interruption.has_pending_cancellation():  # a tool or a layer swallowed it
+            await self._interruption.raise_pending_cancellation()
+        if self.wants_events:
+            await self._hand_out(self._number(events_of(progress.reply_id, block)[1:]))  # the start was told already
+        else:
+            progress.sequence += 2
+        if self._interruption.reason is not None:
+            self._stop()
+
+    def send(self, events: Iterable[AgentEvent]) -> Awaitable[None]:
+        """Number recorded events, and send them on in one step."""
+        return self._hand_out(self._number(list(events)))
+
+    def send_numbered(self, events: Sequence[AgentEvent]) -> Awaitable[None]:
+        """Send on numbered events in one step."""
+        if self._notify is not None:
+            for event in events:
+                self._notify(self._agent, event)
+        return self._hand_out(events)
+
+    def _number(self, events: list[AgentEvent]) -> list[AgentEvent]:
+        """Number recorded events, if this outlet numbers, and notify the observers."""
+        progress = self._progress
+        if self._numbers:
+            for index, event in enumerate(events):
+                if event.__class__ in PLAIN_OUTSIDE and progress.is_flowing and not event.seq:
+                    event.seq = progress.sequence = progress.sequence + 1  # `assign_seq`, inlined
+                else:
+                    events[index] = progress.assign_seq(event)
+        if self._notify is not None:
+            for event in events:
+                self._notify(self._agent, event)
+        return events
+
+    @coroutine
+    def _hand_out(self, events: Sequence[AgentEvent]) -> Generator[Any, Any, None]:
+        """Hand the events to the reader, if any, and continue when it wants the next one."""
+        if not self.is_read or not events:
+            return
+        if self._yields:
+            yield tuple(events)
+            return
+        is_in_step = self._interruption.is_in_step
+        self._interruption.suspend()
+        yield tuple(events)
+        if is_in_step:
+            self._interruption.resume()
+
+    async def _tell_emitted(self) -> None:
+        for event in await receive_emitted(self._agent, self._run):
+            await self.send((self._progress.record_event(event),))
+
+    async def _tell_special(self, item: AgentEvent | Msg) -> None:
+        """Tell an item that is more than plain content."""
+        if self._mailbox.items and not self._mailbox.is_read:
+            await self._tell_emitted()
+        run, progress, context = self._run, self._progress, self._agent.state.reply_context
+        assert context is not None
+        if isinstance(item, Msg):
+            await self.send(list(map(progress.record_event, announce_round(run, context, item))))
+            if self._interruption.reason is not None:
+                self._stop()
+            return
+        if isinstance(item, ReplyEndEvent) and item.reply_id == run.id:
+            raise ChainContractError("REPLY_END came from inside the reply: only on_reply may end it")
+        if isinstance(item, HintBlockEvent) and item.reply_id == run.id:
+            hint, source = await receive_hint(self._agent, item.hint, item.source or "")
+            item = replace(item, hint=hint, source=source or None)
+        progress.last_event = progress.record_event(item)
+        if isinstance(item, ToolResultEndEvent) and item.reply_id == run.id:
+            await self._save_result(context, item.tool_call_id)
+        await self.send((item,))
+        if self._interruption.reason is not None:
+            self._stop()
+
+    async def _save_result(self, context: ReplyContext, call_id: str) -> None:
+        """Save a result before its end is sent: a listener sees no result that a later process would not find."""
+        agent, interruption = self._agent, self._run.interruption
+        if context.kept or context.inner:
+            # Only after the message has the result: a concurrent save must find one of the two.
+            forget_inner_calls(context, call_id)
+        if agent.state_store is not None:
+            interruption.suspend()  # the save must not be interrupted
+            await agent.save()
+        if interruption.has_pending_cancellation():
+            await interruption.raise_pending_cancellation()
+        interruption.resume()
+
+
+class LayeredOutlet(Outlet):
+    """The outlet of a reply inside layers of on_reply; events are numbered when they leave the layers."""
+
+    __slots__ = ()
+
+    def __init__(self, agent: ReplyingAgent, run: ReplyRun) -> None:
+        super().__init__(agent, run, is_read=True)
+        self._numbers = False
+
+
+class RecordingOutlet:
+    """The outlet of a round inside layers of on_reasoning; events are applied when they leave the layers."""
+
+    __slots__ = ("_recorder", "_reply_id")
+
+    def __init__(self, reply_id: str, recorder: Recorder) -> None:
+        self._reply_id = reply_id
+        self._recorder = recorder
+
+    @coroutine
+    def tell(self, events: Sequence[AgentEvent]) -> Generator[Any, Any, None]:
+        """Record events for the message at the end of the round, and hand them to the layers."""
+        for event in events:
+            self._recorder.record(event)
+        if events:
+            yield tuple(events)
+
+    async def tell_item(self, item: AgentEvent) -> None:
+        """Tell an event that a layer or a tool emits."""
+        await self.tell((item,))
+
+    async def tell_answer(self, decoder: Decoder, answer: ChatResponse) -> None:
+        """Tell a whole answer of the model."""
+        await self.tell(decoder.decode_answer(answer))
+
+    async def tell_new(self, event_type: Callable[..., AgentEvent], *values: object) -> None:
+        """Tell an event that does not change the reply's message."""
+        await self.tell((event_type(self._reply_id, *values),))

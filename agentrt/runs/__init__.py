@@ -1,0 +1,27 @@
+"""Recorded runs: the events of each reply, the requests to models, and the changes of layers."""
+
+from agentrt.runs.fork import Effects
+from agentrt.runs.recorder import RunRecorder, run_stores
+from agentrt.runs.run import Change, LayerCallRecord, ModelRequest, Run, Step
+from agentrt.runs.store import RunInfo, RunPage, RunStore
+from agentrt.runs.verification import Verification
+from agentrt.state.records import RunQuery, RunRow, RunRows, RunWrite
+
+__all__ = [
+    "Change",
+    "Effects",
+    "LayerCallRecord",
+    "ModelRequest",
+    "Run",
+    "RunInfo",
+    "RunPage",
+    "RunQuery",
+    "RunRecorder",
+    "RunRow",
+    "RunRows",
+    "RunStore",
+    "RunWrite",
+    "Step",
+    "Verification",
+    "run_stores",
+]

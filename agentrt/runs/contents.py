@@ -1,0 +1,194 @@
+"""Contents by hash: messages, blocks, lists of tools and states, each stored once per session."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import pydantic
+from pydantic_core import from_json, to_json
+
+from agentrt._runtime.text import whole_characters
+from agentrt.message import ContentBlock, Msg, message_serializer
+from agentrt.runs.changes import same_start
+from agentrt.state.records.rows import pack_content
+from agentrt.types import ChatResponse
+
+__all__ = ["Redact", "Scrubber", "SessionContents", "block_adapter", "dump_json", "dump_response"]
+
+Redact = Callable[[str], str]
+
+_MAX_LIST_DEPTH = 200  # of lists that a reader must follow
+_MAX_KNOWN = 20_000  # remembered hashes and objects of a session; others are encoded again
+# Fields with names, which are recorded even without content; and fields whose values contain no such names.
+_NAMES = frozenset(
+    (
+        "type", "id", "name", "role", "state", "reply_id", "block_id", "tool_call_id", "tool_call_name", "model_name",
+        "finished_reason", "child_reply_id", "child_session_id", "session_id", "media_type", "behavior", "mode",
+    )
+)  # fmt: skip
+_FREE = frozenset(("value", "metadata", "output", "input", "arguments", "middleware_data", "function"))
+
+
+def dump_json(value: Any) -> bytes:
+    """Return the value as JSON; values without a JSON form become their repr."""
+    try:
+        return to_json(value, inf_nan_mode="constants", fallback=repr)
+    except (ValueError, RecursionError):  # a lone surrogate, or a value that contains itself
+        return json.dumps(value, default=repr, skipkeys=True).encode() if not isinstance(value, str) else b'""'
+
+
+class Scrubber:
+    """Removes text from contents and lines: what `redact` finds, or without content, all text except names."""
+
+    def __init__(self, redact: Sequence[Redact], content: bool) -> None:
+        self.redact = redact
+        self.content = content
+        self.is_idle = content and not redact
+
+    def text(self, text: str) -> str:
+        """Return the text redacted, or empty without content."""
+        for redact in self.redact:
+            text = redact(text)
+        return text if self.content else ""
+
+    def json(self, text: bytes) -> bytes:
+        """Return the JSON text with its values scrubbed."""
+        return text if self.is_idle else dump_json(self.value(from_json(text)))
+
+    def value(self, value: Any, has_names: bool = True) -> Any:
+        """Return the value scrubbed, with its keys unchanged; without content, the length stands for a str."""
+        if isinstance(value, str):
+            return self.text(value) if self.content else {"size": len(value)}
+        if isinstance(value, (list, tuple)):
+            return [self.value(part, has_names) for part in value]
+        if not isinstance(value, dict):
+            return value
+        return {
+            key: part
+            if not self.content and has_names and key in _NAMES and isinstance(part, str)
+            else self.value(part, has_names and key not in _FREE)
+            for key, part in value.items()
+        }
+
+
+class _KnownList(NamedTuple):
+    """The last list with a name, and how many lists a reader has to follow before it."""
+
+    messages: list[Msg]
+    reference: str
+    depth: int
+
+
+class SessionContents:
+    """The known contents of one session, and the new ones since the last batch."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, None] = {}
+        # With the object itself, since the id of a deleted object can be reused.
+        self._by_object: dict[tuple[int, object], tuple[object, str]] = {}
+        self._lists: dict[str, _KnownList] = {}
+        self.new: dict[str, bytes] = {}
+
+    def forget(self) -> None:
+        """Forget everything: new contents may not have been written."""
+        self._kept, self._by_object, self._lists, self.new = {}, {}, {}, {}
+
+    def take_new(self) -> dict[str, bytes]:
+        """Return the contents that are new since the last call."""
+        new, self.new = self.new, {}
+        if len(self._kept) > _MAX_KNOWN:
+            # Forgotten hashes are written again, which changes nothing.
+            self._kept = {}
+        if len(self._by_object) > _MAX_KNOWN:
+            self._by_object = {}
+        return new
+
+    def add(self, text: bytes, scrubber: Scrubber, *, is_clean: bool = False) -> str:
+        """Add text, and return the reference to it."""
+        if scrubber.redact and not is_clean:  # before hashing: a hash would reveal redacted text
+            text = scrubber.json(text)
+        # Half of the hash: 128 bits are enough to tell the contents of a session apart.
+        digest = sha256(text).hexdigest()[:32]
+        if digest not in self._kept:
+            self._kept[digest] = None
+            if scrubber.content:
+                self.new[digest] = pack_content(text)
+        return f"#{digest}"
+
+    def of_value(self, value: Any, scrubber: Scrubber) -> str:
+        """Return the reference to a value that never changes."""
+        return self._encode_once(value, None, lambda: self.add(dump_json(value), scrubber))
+
+    def of_block(self, block: ContentBlock, state: object, scrubber: Scrubber) -> str:
+        """Return the reference to a block with the given state; the runtime changes nothing else in a block."""
+
+        def encode() -> str:
+            # Only the state of a call changes later, so its value at the step is written.
+            text = block_adapter().serializer.to_json(block, warnings="none")
+            if state is not None and getattr(block, "state", None) is not state:
+                text = dump_json(from_json(text) | {"state": state})
+            return self.add(text, scrubber)
+
+        return self._encode_once(block, state, encode)
+
+    def of_message(self, message: Msg, scrubber: Scrubber) -> str:
+        """Return the reference to a message; if it has several blocks, each one is stored by itself."""
+
+        def encode() -> str:
+            # A message in progress is a new object in each round, but starts with the same blocks.
+            blocks = message.content
+            if isinstance(blocks, str) or len(blocks) < 2:
+                return self.add(message_serializer().to_json(message, warnings="none"), scrubber)
+            head = from_json(message_serializer().to_json(message, exclude={"content"}, warnings="none"))
+            parts = [self.of_block(block, getattr(block, "state", None), scrubber) for block in blocks]
+            if scrubber.redact:
+                head = scrubber.value(head)
+            return self.add(dump_json(head | {"blocks": parts}), scrubber, is_clean=True)
+
+        return self._encode_once(message, None, encode)
+
+    def of_list(self, name: str, messages: list[Msg], scrubber: Scrubber) -> str:
+        """Return the reference to a list, stored as the previous list with that name and the new messages."""
+        last = self._lists.get(name)
+        # By identity: comparing thousands of messages takes microseconds.
+        keep = 0 if last is None else same_start(last.messages, messages)
+        if last is not None and keep == len(messages) == len(last.messages):
+            return last.reference
+        # The whole list at times, so that no reader has to follow thousands of lists.
+        before, depth = (None, 0) if last is None or last.depth == _MAX_LIST_DEPTH else (last.reference, last.depth + 1)
+        if before is None:
+            keep = 0
+        new = [self.of_message(message, scrubber) for message in messages[keep:]]
+        reference = self.add(dump_json({"before": before, "keep": keep, "add": new}), scrubber, is_clean=True)
+        self._lists[name] = _KnownList(messages, reference, depth)
+        return reference
+
+    def _encode_once(self, value: object, state: object, encode: Callable[[], str]) -> str:
+        key = id(value), state
+        known = self._by_object.get(key)
+        if known is None or known[0] is not value:
+            try:
+                reference = encode()
+            except Exception:  # noqa: BLE001  # a message may contain values without a JSON form
+                reference = self.add(dump_json(whole_characters(repr(value))), scrubber_of_errors)
+            known = self._by_object[key] = value, reference
+        return known[1]
+
+
+scrubber_of_errors = Scrubber((), content=False)
+"""For values that could not be encoded: their text was not redacted, so it is not recorded."""
+
+
+@cache
+def block_adapter() -> "pydantic.TypeAdapter[ContentBlock]":
+    """Return the adapter for blocks; built on first use, since that takes milliseconds."""
+    return pydantic.TypeAdapter(ContentBlock)
+
+
+def dump_response(response: ChatResponse) -> bytes:
+    """Return the answer of a model as JSON."""
+    blocks = [block_adapter().dump_python(block, mode="json", warnings="none") for block in response.content]
+    about = {"is_last": response.is_last, "finished_reason": response.finished_reason, "id": response.id}
+    return dump_json({"content": blocks, **about})

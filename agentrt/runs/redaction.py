@@ -1,0 +1,49 @@
+"""Redaction of records and cassettes, by strings, patterns, functions and detectors."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from agentrt.errors import ConfigError
+
+__all__ = ["REDACTED", "DetectorLike", "Redactor", "redactors_of"]
+
+REDACTED = "[REDACTED]"
+
+
+class DetectorLike(Protocol):
+    """The part of a redaction `Detector` that is used here; its module is loaded only if one is given."""
+
+    name: str
+
+    @property
+    def parts(self) -> Sequence[object]:
+        """The patterns of its matches."""
+
+
+Redactor = str | re.Pattern[str] | Callable[[str], str] | DetectorLike
+
+
+def redactors_of(option: str, redact: object) -> list[Callable[[str], str]]:
+    """Return a function for each redactor that replaces what it finds; raises `ConfigError`."""
+    values = redact if isinstance(redact, (list, tuple, set, frozenset)) else [redact]
+    return [_redactor_of(option, value) for value in values]
+
+
+def _redactor_of(option: str, value: object) -> Callable[[str], str]:
+    if isinstance(value, str) and value:
+        return lambda text: text.replace(value, REDACTED)
+    if isinstance(value, re.Pattern):
+        return lambda text: value.sub(REDACTED, text)
+    if callable(value) and not isinstance(value, type):
+        return value
+    # Imported here, since few programs use a detector.
+    from agentrt.middleware import Detector, RedactionMiddleware
+
+    if isinstance(value, Detector):
+        return RedactionMiddleware([value], action="redact").text
+    # The value is not shown: it may be the secret itself.
+    raise ConfigError(
+        f"{option} takes texts, patterns, detectors and functions of text, not a {type(value).__name__}: "
+        f"write redact=[api_key], redact=[re.compile('sk-.*')], redact=[API_KEY] or redact=[function]"
+    )

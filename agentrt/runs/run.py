@@ -1,0 +1,422 @@
+"""A recorded run, as readers see it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+
+from pydantic_core import ValidationError, from_json
+
+from agentrt._runtime.block import new_name
+from agentrt._runtime.representation import never_raises
+from agentrt.agent import Agent
+from agentrt.errors import RunCorrupt, UsageError
+from agentrt.event import AgentEvent, AnyEvent
+from agentrt.message import Msg, ToolCallBlock, ToolResultBlock, message_adapter
+from agentrt.runs.contents import block_adapter, dump_json
+from agentrt.runs.fork import Effects, add_effects, call_key, check_called_tools, start_conversation
+from agentrt.runs.log import FORMAT
+from agentrt.state import AgentState
+from agentrt.state.records import RunRow
+from agentrt.state.records.rows import content_text
+from agentrt.state.sessions import check_session_id
+from agentrt.types import ChatResponse, ChatUsage, JSONObject, JSONSchema, ToolChoice
+
+__all__ = ["Change", "LayerCallRecord", "ModelRequest", "Run", "Step"]
+
+_ForkingAgentT = TypeVar("_ForkingAgentT", bound=Agent)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that a layer made; `where` is a place such as "messages[2]", "tools" or "answer".
+
+    `before` and `after` are a `Msg` or a `ChatResponse` if one was changed, otherwise JSON; `None` stands for a message
+    that was added or removed.
+    """
+
+    layer: str
+    where: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A point in a run where the state was complete: `number` counts steps, `seq` is the number of the last event.
+
+    `kind` is "model" before a model is called, "answer" after its answer, "result" after tool results, and "question"
+    where the run waits.
+    """
+
+    number: int
+    kind: str
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCallRecord:
+    """One call of a layer (`None` is the core of the chain); `decision` and `reason` are those of a permission.
+
+    `call` and `parent` are numbers in the process that made the run; `parent` is the call of the next outer layer.
+    """
+
+    hook: str
+    layer: str | None
+    place: int
+    own_seconds: float
+    total_seconds: float
+    outcome: str | None
+    decision: str | None = None
+    reason: str = ""
+    changes: list[Change] = field(default_factory=list)
+    call: int = 0
+    parent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """A request to a model, one per attempt, and its answer.
+
+    `error` is the name of the type of the error, if the call failed. `changes` are those that layers made to the system
+    prompt, the tools, the request, and the answer.
+    """
+
+    call_id: str
+    model: str
+    purpose: str | None
+    messages: list[Msg]
+    tools: list[JSONSchema]
+    tool_choice: ToolChoice | None
+    answer: ChatResponse | None
+    usage: ChatUsage | None
+    cost: float | None
+    error: str | None
+    seconds: float | None
+    changes: list[Change]
+
+
+class Run:
+    """One reply as it was recorded, with the replies of its sub-agents.
+
+    `usage`, `cost` and `calls` are totals of the whole tree; `cost` is `None` if a price is unknown. All else is of
+    this reply alone. `lines` are dicts with `n`, `t` in nanoseconds, and `kind`.
+    """
+
+    def __init__(
+        self, row: RunRow, lines: Sequence[bytes], contents: Mapping[str, bytes], children: "Sequence[Run]" = ()
+    ) -> None:
+        about = from_json(row.about)
+        self.session_id: str = row.session_id
+        self.reply_id: str = row.reply_id
+        self.title: str = row.title
+        self.agent: str = about["agent"]
+        self.labels: dict[str, str] = dict(row.labels)
+        self.status: str = row.status
+        self.parent: tuple[str, str, str | None] | None = None if row.parent is None else (*row.parent, about["call"])
+        self.children: list[Run] = list(children)
+        self.begun_at: int = row.begun_at
+        self.ended_at: int | None = row.ended_at
+        self.usage: ChatUsage = ChatUsage(**about["usage"])
+        self.cost: float | None = about["cost"]
+        self.calls: int = about["calls"]
+        self.tools: list[str] = about["tools"]
+        # Compressed, and decoded on demand: most readers of a run do not read every message.
+        self._contents = contents
+        self._values: dict[str, Any] = {}
+        # All lines at once: a reader needs the first and the last ones.
+        self.lines: list[JSONObject] = [_read_line(line, number) for number, line in enumerate(lines, 1)]
+        if self.lines and self.lines[0].get("format", FORMAT) > FORMAT:
+            version = self.lines[0].get("version")
+            raise RunCorrupt(f"{self._place} was recorded by agentrt {version}: use that version, or a newer one")
+
+    @never_raises
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.reply_id!r} of session {self.session_id!r}, {self.status}>"
+
+    @property
+    def seconds(self) -> float | None:
+        """The duration, waits included; `None` while it runs."""
+        return None if self.ended_at is None else (self.ended_at - self.begun_at) / 1e9
+
+    @property
+    def has_content(self) -> bool:
+        """Whether messages were recorded, and not only their sizes."""
+        return all(reference[1:] in self._contents for reference in self._references("begin", "context"))
+
+    @cached_property
+    def context(self) -> list[Msg]:
+        """The conversation before the input messages."""
+        return self._conversation[: -len(self.inputs) or None]
+
+    @cached_property
+    def inputs(self) -> list[Msg]:
+        """The input messages: those at the end of the conversation that are not from an agent."""
+        messages = self._conversation
+        count = next(
+            (index for index, message in enumerate(reversed(messages)) if message.role != "user"), len(messages)
+        )
+        return messages[len(messages) - count :]
+
+    @cached_property
+    def _conversation(self) -> list[Msg]:
+        # The run may start before the input joins the conversation; the first step comes after that.
+        # A resumed run has a second first line, with the conversation at that time.
+        lines = [*self._step_lines[:1], *self.lines[:1]]
+        return self._messages(lines[0]["context"]) if lines else []
+
+    @cached_property
+    def message(self) -> Msg | None:
+        """The answer, or the part of it that exists."""
+        references = self._references("end", "message")
+        return self._message(references[-1]) if references else None
+
+    @cached_property
+    def events(self) -> list[AnyEvent]:
+        """The events. Deltas of one block that were written together are one event, with the number of the last one."""
+        lines = [line for line in self.lines if line["kind"] == "event"]
+        if not self.has_content:
+            raise self._no_content("events")
+        return [AgentEvent.from_json(dump_json(line["event"])) for line in lines if "unreadable" not in line["event"]]
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """The points from which a fork can continue, in order."""
+        return [Step(number, line["step"], line["seq"]) for number, line in enumerate(self._step_lines)]
+
+    @cached_property
+    def requests(self) -> list[ModelRequest]:
+        """The requests to models, in order."""
+        # An attempt that a crash cut off has no answer.
+        answers = {line["call_id"]: line for line in self.lines if line["kind"] == "answer"}
+        # A request is sent by a call of the core; the layers around that call may have changed it.
+        by_core = self._changes_by_core()
+        requests: list[ModelRequest] = []
+        for line in self.lines:
+            if line["kind"] == "request":
+                answer = answers.get(line["call_id"], {})
+                usage, choice = answer.get("usage"), line["tool_choice"]
+                changes = [self._change(change) for change in line["changes"]] + by_core.get(line["core"], [])
+                requests.append(
+                    ModelRequest(
+                        line["call_id"],
+                        line["model"],
+                        line["purpose"],
+                        self._messages(line["messages"]),
+                        self._value(line["tools"]),
+                        None if choice is None else ToolChoice(**choice),
+                        self._response(answer.get("answer")),
+                        None if usage is None else ChatUsage(**usage),
+                        answer.get("cost"),
+                        answer.get("error"),
+                        answer.get("seconds"),
+                        changes,
+                    )
+                )
+        return requests
+
+    @cached_property
+    def layers(self) -> list[LayerCallRecord]:
+        """The calls of layers, in the order in which they ended."""
+        return [
+            LayerCallRecord(
+                line["hook"],
+                line["layer"],
+                line["place"],
+                line["own_ns"] / 1e9,
+                line["total_ns"] / 1e9,
+                line["outcome"],
+                line.get("decision"),
+                line.get("reason", ""),
+                [self._change(change) for change in line["changes"]],
+                line["call"],
+                line["parent"],
+            )
+            for line in self.lines
+            if line["kind"] == "layer"
+        ]
+
+    def state_at(self, number: int) -> AgentState:
+        """Return the state at a step, with nothing running, as a new object.
+
+        Raises `UsageError` if the run has no step there, or its content was not recorded.
+        """
+        if not self._step_lines:
+            raise UsageError(f"{self._place} has no step, so a fork cannot start in it")
+        if type(number) is not int or not 0 <= number < len(self._step_lines):
+            raise UsageError(
+                f"{self._place} has no step {number!r:.50}: its steps are 0 to {len(self._step_lines) - 1}"
+            )
+        line = self._step_lines[number]
+        if line["state"][1:] not in self._contents:
+            raise self._no_content("states")
+        # A copy, since another step may use the value.
+        state = dict(self._value(line["state"]))
+        state["context"] = [self._raw_message(reference) for reference in self._list(line["context"])]
+        reply = state.get("reply_context")
+        if reply is not None:
+            # `parked` means that nothing was running: otherwise calls without a result would be in doubt.
+            blocks = [self._value(reference) for reference in line["blocks"]]
+            state["reply_context"] = {**reply, "message": {**reply["message"], "content": blocks}, "parked": True}
+        return AgentState.model_validate_json(dump_json(state))
+
+    def fork(
+        self, agent: _ForkingAgentT, at: Step | int, *, session_id: str | None = None, effects: Effects = "ask"
+    ) -> _ForkingAgentT:
+        """Return the agent in a new conversation, which continues from a step of this run by `await fork.reply(None)`.
+
+        `at` is a step, or the number of an event, which means the last step at or before it. Earlier steps do not run
+        again, and the fork shares nothing with the record. A message may be added with `observe` first. At a question,
+        `fork.waiting()` must be answered. Tools that are not read-only ask first; with `effects="record"` they answer
+        from the record if it has the same call, and with "run" they run.
+
+        The label "forked_from" names the session, the reply and the step. Raises `UsageError` for a point before the
+        first step, for a run without content, and for an agent that lacks a tool that was called before.
+        """
+        if not isinstance(agent, Agent):
+            raise UsageError(f"fork(agent) must be an Agent, not {agent!r:.100}")
+        step = self._step_at(at)
+        state = self.state_at(step.number)
+        blocks = [] if state.reply_context is None else state.reply_context.blocks
+        requests = [line for line in self.lines if line["kind"] == "request"]
+        offered = {tool["function"]["name"] for line in requests for tool in self._value(line["tools"]) or ()}
+        check_called_tools(agent, blocks, offered, self._place)
+        new_id = new_name() if session_id is None else session_id
+        check_session_id(new_id)
+        if new_id == self.session_id:
+            raise UsageError(
+                f"fork(session_id=...) must be a new session id, not {new_id!r:.100}, which the record has"
+            )
+        start_conversation(state, step.seq, new_id, f"{self.session_id}/{self.reply_id}/{step.number}")
+        results: dict[str, list[ToolResultBlock]] = {}
+        if effects == "record":
+            self._collect_results({block.id for block in blocks if isinstance(block, ToolResultBlock)}, results)
+        return add_effects(agent, effects, results).with_state(state)
+
+    def _step_at(self, at: Step | int) -> Step:
+        if isinstance(at, Step) and at in self.steps:
+            return at
+        if type(at) is not int:
+            raise UsageError(
+                f"fork(at=...) must be one of the steps of {self._place}, or the number of an event, not {at!r:.100}"
+            )
+        before = [step for step in self.steps if step.seq <= at]
+        if not before:
+            first = f"its first step is at event {self.steps[0].seq}" if self.steps else "it has no step"
+            raise UsageError(f"fork(at={at}) is before the first step of {self._place}: {first}")
+        return before[-1]
+
+    def _collect_results(self, done: set[str], results: dict[str, list[ToolResultBlock]]) -> None:
+        """Add the results of this run and of its sub-agents' runs, except those of `done` calls."""
+        last = self.message
+        if last is None and self.steps:
+            reply = self.state_at(len(self.steps) - 1).reply_context
+            last = None if reply is None else reply.message
+        blocks = [] if last is None else last.get_content_blocks()
+        calls = {block.id: block for block in blocks if isinstance(block, ToolCallBlock) and block.id not in done}
+        for block in blocks:
+            if isinstance(block, ToolResultBlock) and block.id in calls:
+                results.setdefault(call_key(calls[block.id]), []).append(block)
+        for child in self.children:
+            if child.parent is not None and child.parent[2] not in done:
+                child._collect_results(set(), results)
+
+    # From references to values.
+
+    @property
+    def _place(self) -> str:
+        return f"the run {self.reply_id!r:.100} of session {self.session_id!r:.100}"
+
+    @cached_property
+    def _step_lines(self) -> list[JSONObject]:
+        return [line for line in self.lines if line["kind"] == "step"]
+
+    def _references(self, kind: str, name: str) -> list[str]:
+        return [line[name] for line in self.lines if line["kind"] == kind and line.get(name)]
+
+    def _no_content(self, what: str) -> UsageError:
+        return UsageError(f"{self._place} was recorded without content, so it has no {what}: record with content=True")
+
+    def _value(self, reference: str) -> Any:
+        value = self._values.get(reference)
+        if value is None:
+            content = self._contents.get(reference[1:])
+            if content is None:
+                raise self._no_content("messages")
+            value = self._values[reference] = from_json(content_text(content))
+        return value
+
+    def _list(self, reference: str) -> list[str]:
+        """Return the references to the messages of a list."""
+        # Each list has the previous list and the new messages, so that a long conversation is not written in each run.
+        nodes = [self._value(reference)]
+        while nodes[-1]["before"] is not None:
+            nodes.append(self._value(nodes[-1]["before"]))
+        listed: list[str] = []
+        for node in reversed(nodes):
+            # Cut off the removed messages, for example after a compression.
+            listed[node["keep"] :] = node["add"]
+        return listed
+
+    def _raw_message(self, reference: str) -> JSONObject:
+        value: JSONObject = self._value(reference)
+        # A message of several blocks shares them with the states in which it was unfinished.
+        if "blocks" not in value:
+            return value
+        head = {name: part for name, part in value.items() if name != "blocks"}
+        return {**head, "content": [self._value(block) for block in value["blocks"]]}
+
+    def _message(self, reference: str) -> Msg:
+        return message_adapter().validate_python(self._raw_message(reference))
+
+    def _messages(self, reference: str) -> list[Msg]:
+        return [self._message(part) for part in self._list(reference)]
+
+    def _response(self, reference: str | None) -> ChatResponse | None:
+        if reference is None:
+            return None
+        value = self._value(reference)
+        blocks = [block_adapter().validate_python(block) for block in value["content"]]
+        return ChatResponse(blocks, value["is_last"], None, value["finished_reason"], value["id"])
+
+    def _change(self, change: JSONObject) -> Change:
+        def read(reference: str | None) -> Any:
+            if reference is None or reference[1:] not in self._contents:
+                return None
+            try:
+                if change["kind"] == "message":
+                    return self._message(reference)
+                return self._response(reference) if change["kind"] == "ChatResponse" else self._value(reference)
+            except (ValidationError, LookupError):
+                # A layer may have passed on a value that is not a message.
+                return self._value(reference)
+
+        return Change(change["layer"], change["where"], read(change["before"]), read(change["after"]))
+
+    def _changes_by_core(self) -> dict[int | None, list[Change]]:
+        """Return the changes of on_model_call's layers, by the call of the core that they surround."""
+        parents, changes = {}, {}
+        for line in self.lines:
+            if line["kind"] == "layer" and line["hook"] == "on_model_call":
+                parents[line["call"]] = line["parent"]
+                changes[line["call"]] = [self._change(change) for change in line["changes"]]
+        found: dict[int | None, list[Change]] = {}
+        for line in self.lines:
+            if line["kind"] == "layer" and line["hook"] == "on_model_call" and line["layer"] is None:
+                around, call = [], line["parent"]
+                # From the innermost layer outwards; the layers changed the request in the other direction.
+                while call is not None:
+                    around.append(call)
+                    call = parents.get(call)
+                found[line["call"]] = [change for call in reversed(around) for change in changes.get(call, [])]
+        return found
+
+
+def _read_line(line: bytes, number: int) -> JSONObject:
+    try:
+        value = from_json(line)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        raise RunCorrupt(f"line {number} of a recorded run is damaged: `agentrt audit verify` says more", line=number)
+    return value

@@ -1,1 +1,0 @@
-"""JSON schemas compiled into functions that check and convert arguments."""

@@ -1,0 +1,1 @@
+"""AgentDojo's suites, driven through agentrt; see README.md beside this file."""

@@ -1,0 +1,3 @@
+"""The layer for the AGENT-HOOKS standard; its public name is in `agentrt.middleware`."""
+
+__all__: list[str] = []

@@ -1,0 +1,148 @@
+"""The parts of a result: the fields that are shown, and those that are held back."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import to_json
+
+from agentrt.permission.glob import matches
+from agentrt.types import FlowLabel
+
+__all__ = ["Echoes", "Hold", "hold_fields", "leaf_texts", "words_of"]
+
+Hold = Callable[[Any, FlowLabel], str]
+"""Holds a value back; returns its handle."""
+
+_LONGEST_BY_CHANCE = 3  # characters: texts that share no more than this are not echoes
+_HELD_FIELDS = "untrusted"
+
+
+def words_of(value: Any) -> str:
+    """Return the text of a value: a `str` as it is, and JSON for anything else."""
+    return value if isinstance(value, str) else to_json(value).decode()
+
+
+@dataclass
+class Echoes:
+    """The labelled input of a call, as text, which its result may repeat."""
+
+    values: Sequence[tuple[str, FlowLabel]]
+
+    def label_of(self, text: str) -> FlowLabel | None:
+        """Return the joined label of the input that the text repeats, `None` if it repeats nothing."""
+        found = [label for value, label in self.values if _is_part_of(value, text) or _is_part_of(text, value)]
+        joined = FlowLabel()
+        for label in found:
+            joined |= label
+        return joined if found else None
+
+
+def _is_part_of(part: str, whole: str) -> bool:
+    return part == whole or (len(part) > _LONGEST_BY_CHANCE and part in whole)
+
+
+class _Paths:
+    """The paths of the trusted fields; each name on a path is a pattern."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = [tuple(path.split(".")) for path in paths]
+
+    def names(self, path: tuple[str, ...]) -> bool:
+        """Say whether the field itself is named."""
+        return any(len(known) == len(path) and self._fits(known, path) for known in self._paths)
+
+    def leads_to(self, path: tuple[str, ...]) -> bool:
+        """Say whether a field inside this one is named."""
+        return any(len(known) > len(path) and self._fits(known, path) for known in self._paths)
+
+    @staticmethod
+    def _fits(known: tuple[str, ...], path: tuple[str, ...]) -> bool:
+        return all(matches(pattern, name) for pattern, name in zip(known, path, strict=False))
+
+
+@dataclass
+class _FieldHolder:
+    """Holds back the fields of a JSON value that are not trusted."""
+
+    paths: _Paths | None
+    echoes: Echoes
+    hold: Hold
+    untrusted: FlowLabel
+    trusted: FlowLabel
+
+    def show(self, value: Any, path: tuple[str, ...]) -> Any:
+        """Return a value with named fields as the model reads it."""
+        if isinstance(value, list):
+            return [self.show(item, path) for item in value]
+        # A list may mix objects with other values.
+        if not isinstance(value, dict):
+            return self.hold(value, self.untrusted)
+        visible: dict[str, Any] = {}
+        held: dict[str, Any] = {}
+        label = self.untrusted
+        for key, item in value.items():
+            inside = (*path, key)
+            repeated = self.echoes.label_of(key)
+            if repeated is not None:
+                held[key], label = item, label | repeated
+            elif self._is_trusted(inside):
+                visible[key] = self.show_trusted(item)
+            elif isinstance(item, (dict, list)) and self.paths is not None and self.paths.leads_to(inside):
+                visible[key] = self.show(item, inside)
+            else:
+                held[key] = item
+        if held:
+            # One handle for all of them: a key can contain an instruction just like a value.
+            name = _HELD_FIELDS
+            while name in visible:
+                name += "_"
+            visible[name] = self.hold(held, label | self._label_inside(held))
+        return visible
+
+    def _is_trusted(self, path: tuple[str, ...]) -> bool:
+        return self.paths is None or self.paths.names(path)
+
+    def show_trusted(self, value: Any) -> Any:
+        """Return a trusted value, with repeated input held back."""
+        if isinstance(value, list):
+            return [self.show_trusted(item) for item in value]
+        if isinstance(value, dict):
+            inner = _FieldHolder(None, self.echoes, self.hold, self.untrusted, self.trusted)
+            return inner.show(value, ())
+        repeated = self.echoes.label_of(words_of(value)) if self.echoes.values else None
+        if repeated is not None:
+            return self.hold(value, self.untrusted | repeated)
+        return value if self.trusted.readers is None else self.hold(value, self.trusted)
+
+    def _label_inside(self, value: Any) -> FlowLabel:
+        label = FlowLabel()
+        for text in leaf_texts(value) if self.echoes.values else ():
+            label |= self.echoes.label_of(text) or FlowLabel()
+        return label
+
+
+def leaf_texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a JSON value, keys too, since a result may repeat each by itself."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from leaf_texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaf_texts(item)
+    else:
+        yield words_of(value)
+
+
+def hold_fields(
+    value: Any, paths: Sequence[str] | None, echoes: Echoes, hold: Hold, untrusted: FlowLabel, trusted: FlowLabel
+) -> Any:
+    """Return the JSON value with the fields held back that no path names; `None` names all of them.
+
+    A trusted field that repeats untrusted input is held back as well, and so is every trusted field if `trusted` has
+    readers.
+    """
+    if paths is None:
+        return _FieldHolder(None, echoes, hold, untrusted, trusted).show_trusted(value)
+    return _FieldHolder(_Paths(paths), echoes, hold, untrusted, trusted).show(value, ())
