@@ -47,8 +47,7 @@ class Workers:
         self.kills = 0
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        url = f"sqlite:{self._database}"
-        command = [sys.executable, "-m", "agentrt", "worker", "tests.runner.kill_app:agent", "--store", url]
+        command = [sys.executable, "-m", "agentrt", "worker", "tests.runner.kill_worker:runner"]
         return subprocess.Popen(command, cwd=ROOT, env=self._environment, stderr=self._errors)
 
     def find_busy(self) -> "list[subprocess.Popen[bytes]]":
@@ -84,6 +83,7 @@ async def run(
     log.touch()
     paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware")])
     environment = {**os.environ, "PYTHONPATH": paths, "KILL_TEST_LOG": str(log)}
+    environment["KILL_TEST_DATABASE"] = str(folder / "agent.db")
     environment["KILL_TEST_IDEMPOTENT"] = "1" if idempotent else "0"
     os.environ["KILL_TEST_LOG"] = str(log)
     from tests.runner.kill_app import agent
