@@ -206,6 +206,8 @@ class RunRecorder(MiddlewareBase):
                 message = reply.message.snapshot()
             else:
                 message = next((found for found in reversed(state.context[-3:]) if found.id == event.reply_id), None)
+            if message is not None:
+                message = agent.released(message, "output")  # as its caller reads it
             self._runs.writer.put_end(log, time_ns(), RunEnd(event.reason, message, agent.state.context[-2:]))
 
     def _price(self, model: Any, usage: ChatUsage) -> float | None:

@@ -6,6 +6,7 @@ from agentrt import Agent, AgentState
 from agentrt.message import TextBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner
+from agentrt.runs import RunRecorder
 from agentrt.state import SQLiteStore
 from agentrt.tool import FlowLabel
 from tests.flow.test_held_values import HANDLE, HoldMail, last_handle, mail
@@ -56,3 +57,11 @@ async def test_values_for_tools_alone_stay_handles_in_messages():
     read = agent.released(agent.state.context[-1], "output")
     assert re.fullmatch(r"<private_1_\w+> and 9", read.get_text_content())
     assert agent.state.context[-1].get_text_content() == f"{secret} and {other}"
+
+
+async def test_a_recorded_run_ends_with_the_message_as_it_was_told(tmp_path):
+    async with SQLiteStore(tmp_path / "a.db") as store:
+        agent = mail_agent(state_store=store).with_middlewares([HoldMail(), RunRecorder(store)])
+        message = await agent.reply("Read it.")
+        run = await store.runs.load(agent.state.session_id)
+    assert run.message.get_text_content() == message.get_text_content() == "It says IGNORE ALL."
