@@ -43,11 +43,11 @@ class HasLayers(Protocol):
 class _SharedLifespan:
     """The lifespan of one part in one event loop, and the number of its users."""
 
-    __slots__ = ("_ended", "_part", "_ready", "_scope", "_stop", "failure", "is_leaving", "is_raised", "users")
+    __slots__ = ("_part", "_ready", "_scope", "_stop", "ended", "failure", "is_leaving", "is_raised", "users")
 
     def __init__(self, part: HasLifespan) -> None:
         self._part = part
-        self._ready, self._stop, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
+        self._ready, self._stop, self.ended = anyio.Event(), anyio.Event(), anyio.Event()
         self._scope = anyio.CancelScope()
         self.users = 0
         self.is_leaving = self.is_raised = False
@@ -71,7 +71,7 @@ class _SharedLifespan:
             elif self.failure is None:
                 self.failure = AgentRTError(f"the lifespan of {type(self._part).__name__} ended while it was used")
             self._ready.set()
-            self._ended.set()
+            self.ended.set()
 
     def forget(self) -> None:
         """Let the next user enter the part again."""
@@ -98,13 +98,13 @@ class _SharedLifespan:
         if self.users:
             return
         self.is_leaving = True
-        if self._ended.is_set():
+        if self.ended.is_set():
             self.forget()
         elif self._ready.is_set():
             self._stop.set()
         else:  # its only user was cancelled
             self._scope.cancel()
-        if not await run_shielded(_MAX_LIFESPAN_END_SECONDS, self._ended.wait):
+        if not await run_shielded(_MAX_LIFESPAN_END_SECONDS, self.ended.wait):
             _logger.error(
                 "the lifespan of %s did not end in %g s", type(self._part).__name__, _MAX_LIFESPAN_END_SECONDS
             )
@@ -118,10 +118,6 @@ class _SharedLifespan:
         if isinstance(failure, Exception) and note not in getattr(failure, "__notes__", ()):
             failure.add_note(note)
         raise failure
-
-    async def wait_until_left(self) -> None:
-        """Wait until it has ended."""
-        await self._ended.wait()
 
 
 class _Lifespans:
@@ -173,7 +169,7 @@ async def enter_lifespan(stack: AsyncExitStack, part: HasLifespan, name: str) ->
     """
     loop = running_loop()
     while (shared := _lifespans_of(part).by_loop.get(loop)) is not None and shared.is_leaving:
-        await shared.wait_until_left()  # or it would be entered twice at a time
+        await shared.ended.wait()  # or it would be entered twice at a time
     is_first = shared is None
     if shared is None:
         shared = _lifespans_of(part).by_loop[loop] = _SharedLifespan(part)

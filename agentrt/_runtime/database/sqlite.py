@@ -152,10 +152,16 @@ class SQLiteDatabase:
             yield connection
 
     def _connect(self) -> Any:
-        # Without implicit transactions: ours are explicit.
-        if self._has_vectors or os.path.realpath(self.path) in self._files_with_vectors:
-            return _connect_with_vectors(self._owner, self.path)
-        return sqlite3.connect(self.path, timeout=_MAX_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+        if not self._has_vectors and os.path.realpath(self.path) not in self._files_with_vectors:
+            # Without implicit transactions: ours are explicit.
+            return sqlite3.connect(self.path, timeout=_MAX_LOCK_SECONDS, isolation_level=None, check_same_thread=False)
+        apsw, sqlite_vec = (import_extra(self._owner, "rag", package) for package in _FOR_VECTORS)
+        connection = apsw.Connection(self.path)
+        connection.set_busy_timeout(int(_MAX_LOCK_SECONDS * 1000))
+        connection.enable_load_extension(True)
+        connection.load_extension(sqlite_vec.loadable_path())
+        connection.enable_load_extension(False)
+        return connection
 
     def _make_tables(self, connection: Any) -> None:
         exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
@@ -199,13 +205,3 @@ def _describe_failure(error: Exception, seconds: float) -> str:
     if words == "interrupted":
         return f"it took more than {seconds:g} seconds, and was stopped"
     return f"{words} ({_REMEDIES[words]})" if words in _REMEDIES else words
-
-
-def _connect_with_vectors(owner: str, path: str) -> Any:
-    apsw, sqlite_vec = (import_extra(owner, "rag", package) for package in _FOR_VECTORS)
-    connection = apsw.Connection(path)
-    connection.set_busy_timeout(int(_MAX_LOCK_SECONDS * 1000))
-    connection.enable_load_extension(True)
-    connection.load_extension(sqlite_vec.loadable_path())
-    connection.enable_load_extension(False)
-    return connection

@@ -1,6 +1,6 @@
 """Model calls outside the rounds: through on_model_call, but not in the stream of the reply."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
 from functools import partial
@@ -237,27 +237,22 @@ class _Asking:
             _apply_all(message, decoder.decode_answer(answer))
         else:
             self._attempt = decoder, message
-            await _read_answer(answer, decoder, message)
+            left = RESPONSES_PER_CHECKPOINT
+            async with aclosing(answer):
+                async for piece in answer:
+                    _apply_all(message, decoder.feed(piece))
+                    if decoder.written > decoder.limit:
+                        break
+                    left -= 1
+                    if not left:
+                        left = RESPONSES_PER_CHECKPOINT
+                        await checkpoint()
+                else:  # inside the block, since this raises for an empty stream, which must be closed too
+                    _apply_all(message, decoder.end())
             self._attempt = None
         if decoder.written > decoder.limit:
             message.finished_reason = "exceed_max_output"
         return message
-
-
-async def _read_answer(stream: AsyncGenerator[ChatResponse, None], decoder: Decoder, message: Msg) -> None:
-    """Read the stream into the message, up to its end or the output limit."""
-    left = RESPONSES_PER_CHECKPOINT
-    async with aclosing(stream):
-        async for piece in stream:
-            _apply_all(message, decoder.feed(piece))
-            if decoder.written > decoder.limit:
-                return
-            left -= 1
-            if not left:
-                left = RESPONSES_PER_CHECKPOINT
-                await checkpoint()
-        # Inside the block, since this raises for an empty stream, which must be closed too.
-        _apply_all(message, decoder.end())
 
 
 def _apply_all(message: Msg, events: Iterable[AgentEvent]) -> None:

@@ -79,7 +79,11 @@ class ToldEvents:
         waiting = self._waiting
         while waiting:
             item = waiting[0]
-            cut = _MAY_GROW.search(item.delta, max(0, len(item.delta) - LONGEST_HANDLE)) if _is_delta(item) else None
+            cut = (
+                _MAY_GROW.search(item.delta, max(0, len(item.delta) - LONGEST_HANDLE))
+                if isinstance(item, _DELTAS)
+                else None
+            )
             index = None
             if cut is not None:
                 index = next((number for number, other in enumerate(waiting) if number and _follows(item, other)), None)
@@ -95,10 +99,6 @@ class ToldEvents:
             if cut.start() > 0:  # without an empty delta
                 piece = replace(item, delta=item.delta[: cut.start()])
                 yield replace_in_event(self._state, piece, self._replacement)
-
-
-def _is_delta(item: object) -> bool:
-    return isinstance(item, _DELTAS)
 
 
 def _is_same_block(delta: Any, other: object) -> bool:

@@ -61,7 +61,13 @@ class SpeechPlayback:
             return
         try:
             for position, block in enumerate(sounds_in(speech)):
-                self._play_block(position, block)
+                source = block.source
+                if isinstance(source, Base64Source):
+                    sound = self._sounds.setdefault(position, _Sound())
+                    self._play(sound.grow(source), source.media_type)
+                elif source.url not in self._urls:
+                    self._urls.add(source.url)  # an address is complete, and is played once
+                    self._open_player().play_url(source.url, source.media_type)
         except Exception as error:  # noqa: BLE001  # a sound that cannot be played is no reason to lose a reply
             self._give_up(error)
 
@@ -75,15 +81,6 @@ class SpeechPlayback:
             self._close()
         except Exception as error:  # noqa: BLE001  # as above
             self._give_up(error)
-
-    def _play_block(self, position: int, block: DataBlock) -> None:
-        source = block.source
-        if isinstance(source, Base64Source):
-            sound = self._sounds.setdefault(position, _Sound())
-            self._play(sound.grow(source), source.media_type)
-        elif source.url not in self._urls:
-            self._urls.add(source.url)  # an address is complete, and is played once
-            self._open_player().play_url(source.url, source.media_type)
 
     def _play(self, data: bytes, media_type: str) -> None:
         if data:
@@ -120,9 +117,11 @@ class _Sound:
         self._decoded, self._tail, self._rest = 0, "", ""
 
     def grow(self, source: Base64Source) -> bytes:
-        before = b"" if self._has_grown_to(source.data) else self.end()
+        data, tail_start = source.data, self._decoded - len(self._tail)
+        has_grown = len(data) >= self._decoded and data.startswith(self._tail, tail_start)
+        before = b"" if has_grown else self.end()
         self.media_type = source.media_type
-        new = source.data[self._decoded :]
+        new = data[self._decoded :]
         whole = len(new.rstrip("=")) // 4 * 4
         self._rest = new[whole:]
         self._decoded += whole
@@ -133,6 +132,3 @@ class _Sound:
         digits = self._rest.rstrip("=")
         self._decoded, self._tail, self._rest = 0, "", ""
         return b64decode(digits + "=" * (-len(digits) % 4), validate=True) if len(digits) > 1 else b""
-
-    def _has_grown_to(self, data: str) -> bool:
-        return len(data) >= self._decoded and data.startswith(self._tail, self._decoded - len(self._tail))
