@@ -10,12 +10,10 @@ from agentrt.event import (
     RequireUserConfirmEvent,
     ToolResultStartEvent,
 )
-from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState, copy_block
+from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState
 from agentrt.state import ReplyContext
 
 __all__ = ["open_question", "park", "question_message"]
-
-_ASKING, _SUBMITTED = ToolCallState.ASKING, ToolCallState.SUBMITTED
 
 
 async def park(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext) -> list[AgentEvent]:
@@ -55,7 +53,11 @@ def open_question(context: ReplyContext | None) -> QuestionEvent | None:
 
 
 def _question_events(context: ReplyContext) -> list[AgentEvent]:
-    new = [item for item in asked_calls(context) if not _is_asked(item)]
+    new = [
+        item
+        for item in asked_calls(context)
+        if (item.decision.asked_seq == 0 if "/" in item.call.id else item.call.state is not _state_when_asked(item))
+    ]
     submitted = [item for item in new if item.decision.waits_for == "external"]
     asking = [item for item in new if item.decision.waits_for == "user"]
     # A call inside of another has no result in this reply's message.
@@ -72,19 +74,13 @@ def _question_events(context: ReplyContext) -> list[AgentEvent]:
     return events
 
 
-def _is_asked(item: AskedCall) -> bool:
-    if "/" in item.call.id:
-        return item.decision.asked_seq > 0
-    return item.call.state is (_ASKING if item.decision.waits_for == "user" else _SUBMITTED)
-
-
 def _ask_program(context: ReplyContext, calls: list[AskedCall]) -> RequireExternalExecutionEvent:
-    return RequireExternalExecutionEvent(context.reply_id, _copies(calls, _SUBMITTED), _names_of_agents(calls))
+    return RequireExternalExecutionEvent(context.reply_id, _copies(calls), _names_of_agents(calls))
 
 
 def _ask_user(context: ReplyContext, calls: list[AskedCall]) -> RequireUserConfirmEvent:
     questions = {call.id: decision.question() for call, decision, _ in calls}
-    return RequireUserConfirmEvent(context.reply_id, _copies(calls, _ASKING), questions, _names_of_agents(calls))
+    return RequireUserConfirmEvent(context.reply_id, _copies(calls), questions, _names_of_agents(calls))
 
 
 def _names_of_agents(calls: list[AskedCall]) -> dict[str, list[str]]:
@@ -92,20 +88,18 @@ def _names_of_agents(calls: list[AskedCall]) -> dict[str, list[str]]:
     return {call.id: [*names] for call, _, names in calls if names}
 
 
-def _copies(calls: list[AskedCall], state: ToolCallState) -> list[ToolCallBlock]:
+def _copies(calls: list[AskedCall]) -> list[ToolCallBlock]:
     # Copies: what a listener does to an event must not change the calls that are saved.
-    return [ToolCallBlock(call.id, call.name, call.input, state) for call, _, _ in calls]
+    return [ToolCallBlock(item.call.id, item.call.name, item.call.input, _state_when_asked(item)) for item in calls]
+
+
+def _state_when_asked(item: AskedCall) -> ToolCallState:
+    return ToolCallState.ASKING if item.decision.waits_for == "user" else ToolCallState.SUBMITTED
 
 
 def question_message(context: ReplyContext) -> Msg:
     """Return the message of a parked reply: it carries the calls that wait."""
-    calls = [_as_in_message(item) for item in asked_calls(context)]
+    calls = _copies(asked_calls(context))
     text = TextBlock(f"Waiting for an answer about {describe_calls(calls)}.")
     message = context.message
     return Msg(message.name, [text, *calls], "assistant", id=message.id, created_at=message.created_at)
-
-
-def _as_in_message(item: AskedCall) -> ToolCallBlock:
-    if "/" not in item.call.id:
-        return copy_block(item.call)  # type: ignore[return-value]  # a copy of a call is a call
-    return _copies([item], _ASKING if item.decision.waits_for == "user" else _SUBMITTED)[0]

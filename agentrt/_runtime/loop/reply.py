@@ -218,7 +218,9 @@ class Rounds:
         """Decide on the next step; returns the events that withdraw what the step has said, if it did not count."""
         agent, context, progress = self._agent, self._context, self._run.progress
         if agent.live_conversation.context_usage.must_shorten:  # the same step once more, with less to send
-            return self._withdraw_attempt()
+            events = [progress.record_event(event) for event in forget_attempt(self._run)]
+            progress.last_event = events[-1] if events else progress.last_event
+            return events
         event = progress.last_event if isinstance(self._step, Reason) else None
         if isinstance(event, ModelCallEndEvent) and event.reply_id == self._run.id:
             update_from_usage(agent, event)
@@ -236,12 +238,6 @@ class Rounds:
         if self.must_save:
             self._run.interruption.suspend()  # likewise, until the next step begins
         return ()
-
-    def _withdraw_attempt(self) -> list[AgentEvent]:
-        progress = self._run.progress
-        events = [progress.record_event(event) for event in forget_attempt(self._run)]
-        progress.last_event = events[-1] if events else progress.last_event
-        return events
 
     def _count_round(self, blocks: list[ContentBlock]) -> Step:
         """Count a round with these blocks, whose calls all have results, and return what comes after it.

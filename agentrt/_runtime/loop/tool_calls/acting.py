@@ -50,7 +50,6 @@ from agentrt.errors import MissingTerminalError
 from agentrt.event import AgentEvent
 from agentrt.message import (
     ContentBlock,
-    Msg,
     ToolCallBlock,
     ToolCallState,
     ToolResultState,
@@ -175,7 +174,10 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> N
         await _tell_result(agent, context, call, denied, denied, [])
     # After all results: each call has one before the reply ends.
     if context.response is not None and not open_calls(context):
-        await outlet.tell_item(_end_round_with(context, context.response))
+        # The round ends with what a tool gave as the answer of the reply.
+        context.tool_calls += len(calls_of_round(context, context.blocks[context.round_start :]))
+        context.round_start = len(context.blocks)
+        await outlet.tell_item(context.response)
 
 
 def _tell_result(
@@ -229,13 +231,6 @@ def calls_of_round(context: ReplyContext, blocks: list[ContentBlock]) -> list[To
     if context.hidden_calls is not None:  # the limits are for what the model does
         calls = [call for call in calls if not call.is_hidden]
     return calls if context.structured is None else [call for call in calls if call.name != STRUCTURED_OUTPUT]
-
-
-def _end_round_with(context: ReplyContext, response: Msg) -> Msg:
-    """End the round with what a tool gave as the answer of the reply."""
-    context.tool_calls += len(calls_of_round(context, context.blocks[context.round_start :]))
-    context.round_start = len(context.blocks)
-    return response
 
 
 def _part_at_limit(

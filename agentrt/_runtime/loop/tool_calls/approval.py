@@ -149,10 +149,11 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
         if earlier is None or earlier.by != "user":
             return CallDecision(_DENY, message=why)
         return CallDecision(_DENY, message=why, digest=earlier.digest, original_input=earlier.original_input)
-    if earlier is not None and _is_answer_about(earlier, prepared.tool, call_digest):
-        decision = earlier
-        if prepared.tool.fingerprint is not None:
-            agent.state.known_tools[prepared.name] = prepared.tool.fingerprint
+    fingerprint = prepared.tool.fingerprint
+    if earlier is not None and (earlier.by, earlier.digest, earlier.fingerprint) == ("user", call_digest, fingerprint):
+        decision = earlier  # the user's yes to exactly this call
+        if fingerprint is not None:
+            agent.state.known_tools[prepared.name] = fingerprint
     elif verdict.behavior is _ASK:
         return CallDecision(
             _ASK,
@@ -161,7 +162,7 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
             waits_for="user",
             asked_at=agent.live_conversation.run.now(),
             suggested_rules=[] if verdict.bypass_immune else verdict.suggested_rules,
-            fingerprint=prepared.tool.fingerprint,
+            fingerprint=fingerprint,
         )
     else:
         decision = CallDecision(_ALLOW, message=verdict.message)
@@ -200,11 +201,6 @@ def _find_refusal(context: ReplyContext | None, name: str) -> CallDecision | Non
     ids = [call_id for call_id, call in context.hidden_calls.items() if call.name == name]
     decisions = filter(None, map(context.decisions.get, ids))
     return next((item for item in decisions if item.by == "user" and item.behavior is _DENY), None)
-
-
-def _is_answer_about(earlier: CallDecision, tool: ToolBase, call_digest: str) -> bool:
-    """Say whether the user has agreed to exactly this call: the digest is of its name and input."""
-    return earlier.by == "user" and earlier.digest == call_digest and earlier.fingerprint == tool.fingerprint
 
 
 async def _stricter_verdict(agent: ReplyingAgent, prepared: PreparedCall) -> PermissionDecision:
