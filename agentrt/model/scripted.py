@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from inspect import isawaitable
 from typing import Any, TypeGuard
 
@@ -12,6 +12,7 @@ from agentrt._runtime.block import BLOCKS, ContentBlock, TextBlock, ThinkingBloc
 from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
 from agentrt._runtime.model_interface.capabilities import ModelCapabilities
 from agentrt._runtime.model_interface.estimate import CountTokens, estimated_usage
+from agentrt._runtime.model_interface.pieces import join_blocks
 from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
@@ -194,25 +195,4 @@ async def _stream_items(items: Sequence[object], messages: list[Msg]) -> AsyncGe
         if piece.is_last:
             return
         content += piece.content
-    yield whole_response(_join_pieces(content), messages)
-
-
-def _join_pieces(pieces: list[ContentBlock]) -> list[ContentBlock]:
-    """Join the pieces of one tool call, and text or thinking that follows on text or thinking."""
-    blocks: list[ContentBlock] = []
-    calls: dict[str, ToolCallBlock] = {}
-    for piece in pieces:
-        last = blocks[-1] if blocks else None
-        if isinstance(piece, ToolCallBlock) and piece.id in calls:
-            calls[piece.id].input += piece.input
-        elif isinstance(piece, TextBlock) and isinstance(last, TextBlock):
-            last.text += piece.text
-        elif isinstance(piece, ThinkingBlock) and isinstance(last, ThinkingBlock):
-            last.thinking += piece.thinking
-            last.signature = piece.signature or last.signature
-        else:
-            block = replace(piece)  # the script's own pieces may be streamed again
-            blocks.append(block)
-            if isinstance(block, ToolCallBlock):
-                calls[block.id] = block
-    return blocks
+    yield whole_response(join_blocks(content), messages)

@@ -37,8 +37,15 @@ def data_tokens(source: Base64Source | URLSource) -> int:
             return _seconds_in(source, subtype, is_video=True) * _TOKENS_PER_SECOND_OF_VIDEO
         case "text" if isinstance(source, Base64Source):
             return _byte_count(source) // _CHARACTERS_PER_TOKEN
-        case _:
-            return _pages_in(source) * _TOKENS_PER_PAGE if subtype.startswith("pdf") else 0
+        case _ if not subtype.startswith("pdf"):
+            return 0
+    if not isinstance(source, Base64Source):
+        return _UNKNOWN_PAGES * _TOKENS_PER_PAGE
+    content = _ends(source)
+    # Bookmarks have a `/Count` too. The pages of a compressed document cannot be counted.
+    counts = [int(match[1]) for match in _PDF_COUNT.finditer(content) if b"/Pages" in _entries_around(content, match)]
+    pages = max([*counts, len(_PDF_PAGE.findall(content))]) or _byte_count(source) // _BYTES_PER_PAGE
+    return min(max(pages, 1), _MAX_PAGES) * _TOKENS_PER_PAGE
 
 
 def _byte_count(source: Base64Source) -> int:
@@ -54,16 +61,6 @@ def _ends(source: Base64Source) -> bytes:
         return base64.b64decode(data[:_WINDOW]) + base64.b64decode(data[-_WINDOW - len(data) % 4 :])
     except (binascii.Error, ValueError):
         return b""
-
-
-def _pages_in(source: Base64Source | URLSource) -> int:
-    if not isinstance(source, Base64Source):
-        return _UNKNOWN_PAGES
-    content = _ends(source)
-    # Bookmarks have a `/Count` too. The pages of a compressed document cannot be counted.
-    counts = [int(match[1]) for match in _PDF_COUNT.finditer(content) if b"/Pages" in _entries_around(content, match)]
-    pages = max([*counts, len(_PDF_PAGE.findall(content))]) or _byte_count(source) // _BYTES_PER_PAGE
-    return min(max(pages, 1), _MAX_PAGES)
 
 
 def _entries_around(content: bytes, match: re.Match[bytes]) -> bytes:

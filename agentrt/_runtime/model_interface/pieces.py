@@ -1,14 +1,14 @@
 """Joins the pieces of a streamed answer into the whole one."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from agentrt._runtime.block import Base64Source, ContentBlock, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.types import ChatResponse
 
-__all__ = ["CompletedStream", "joined_response"]
+__all__ = ["CompletedStream", "join_blocks", "joined_response"]
 
 
 def joined_response(pieces: Sequence[ChatResponse], *, is_whole: bool) -> ChatResponse | None:
@@ -18,7 +18,7 @@ def joined_response(pieces: Sequence[ChatResponse], *, is_whole: bool) -> ChatRe
     # It already holds the whole answer, and the usage, which no piece has.
     if pieces[-1].is_last is True:
         return pieces[-1]
-    joined = ChatResponse(_join_content(pieces), is_whole)
+    joined = ChatResponse(join_blocks(block for piece in pieces for block in piece.content), is_whole)
     for piece in pieces:
         joined.usage = piece.usage or joined.usage
         joined.finished_reason = piece.finished_reason or joined.finished_reason
@@ -27,12 +27,12 @@ def joined_response(pieces: Sequence[ChatResponse], *, is_whole: bool) -> ChatRe
     return joined
 
 
-def _join_content(pieces: Sequence[ChatResponse]) -> list[ContentBlock]:
+def join_blocks(pieces: Iterable[ContentBlock]) -> list[ContentBlock]:
     """Join the pieces of each call and each data block, and text or thinking that follows its own kind."""
     blocks: list[Any] = []
     parts: list[list[str]] = []  # of each block; joined at the end, as there may be thousands
     places: dict[str, int] = {}  # of calls and data, whose pieces may alternate
-    for block in (block for piece in pieces for block in piece.content):
+    for block in pieces:
         text: object = _piece_text(block)
         place = None
         if not isinstance(text, str):
