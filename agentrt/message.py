@@ -493,13 +493,6 @@ class _BlockIndex:
         return block if block.id == block_id and block.__class__ is kind else None
 
 
-def _index_of(msg: Msg, content: list[ContentBlock]) -> _BlockIndex:
-    index: _BlockIndex | None = getattr(msg, "in_process", None)
-    if index is None or index.content is not content:
-        index = msg.in_process = _BlockIndex(content)
-    return index
-
-
 def _block_list(msg: Msg) -> list[ContentBlock]:
     # A `str` becomes its one block, so that the events of a reply can follow it.
     if isinstance(msg.content, str):
@@ -518,7 +511,10 @@ def find_block(msg: Msg, block_id: str, kind: type) -> Any:
                 return block
             steps_left -= 1
             if not steps_left:
-                indexed = _index_of(msg, content).find(block_id, kind)
+                index: _BlockIndex | None = getattr(msg, "in_process", None)
+                if index is None or index.content is not content:
+                    index = msg.in_process = _BlockIndex(content)
+                indexed = index.find(block_id, kind)
                 if indexed is not None:
                     return indexed
                 break

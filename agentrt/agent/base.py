@@ -188,7 +188,13 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
                 self.live_conversation.stops.pop(stop, None)
         if scope.cancelled_caught:
             kwargs.pop("deps", None)  # a reply takes them whatever its parameters are, and this need not
-            answer = await _answer_interrupt(self, args, kwargs)
+            name = f"{type(self).__name__}.handle_interrupt()"
+            result: object = self.handle_interrupt(*args, **kwargs)
+            if not isawaitable(result):
+                raise ChainContractError(f"{name} must be a coroutine function: write `async def handle_interrupt`")
+            answer = await result
+            if answer is not None and not isinstance(answer, Msg):
+                raise ChainContractError(f"{name} must return a Msg, or None to say nothing, not {answer!r:.200}")
         await self._broadcast(answer)
         return answer
 
@@ -348,18 +354,6 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
         entries, tools, lineage, shows, last_reply_id = vars(self).pop("_made_of")
         self.live_conversation = AgentConversation(Audience(shows, Printer()), last_reply_id=last_reply_id)
         self._compile_first(entries, lineage, tools)
-
-
-async def _answer_interrupt(agent: AgentBase, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
-    """Return what `handle_interrupt` gives; raises `ChainContractError` where that is neither a message nor `None`."""
-    name = f"{type(agent).__name__}.handle_interrupt()"
-    result: object = agent.handle_interrupt(*args, **kwargs)
-    if not isawaitable(result):
-        raise ChainContractError(f"{name} must be a coroutine function: write `async def handle_interrupt`")
-    answer: object = await result
-    if answer is not None and not isinstance(answer, Msg):
-        raise ChainContractError(f"{name} must return a Msg, or None to say nothing, not {answer!r:.200}")
-    return answer
 
 
 class ReActAgentBase(AgentBase):

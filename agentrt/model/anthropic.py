@@ -475,7 +475,9 @@ class _AnthropicReader(AnswerReader):
             case "text_delta":
                 self._add_text(text_in(delta, "text"))
             case "input_json_delta":
-                self._add_input(index, text_in(delta, "partial_json"))
+                if text := text_in(delta, "partial_json"):
+                    self._inputs.pop(index, None)
+                    self.accumulator.add_call(index, "", "", text)
             case "thinking_delta":
                 self._add_thinking(index, text_in(delta, "thinking"))
             case "signature_delta":
@@ -520,11 +522,6 @@ class _AnthropicReader(AnswerReader):
         if text:
             self._end_thinking()
             self.accumulator.add_text(text)
-
-    def _add_input(self, index: int, text: str) -> None:
-        if text:
-            self._inputs.pop(index, None)
-            self.accumulator.add_call(index, "", "", text)
 
     def _add_thinking(self, index: int, text: str, signature: str = "") -> None:
         thought = self._thoughts.setdefault(index, _Thought())

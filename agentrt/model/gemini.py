@@ -175,14 +175,12 @@ class GeminiChatModel(RemoteChatModel):
             named = {"mode": "ANY", "allowedFunctionNames": [choice.mode]}
             config["functionCallingConfig"] = named if mode is None else {"mode": mode}
         # Without it, tools of both kinds are a 400; older models and Vertex do not know it.
-        if self._server_tools and self._is_3_or_later and not self._is_on_vertex():
+        is_on_vertex = str(urlsplit(self.base_url).hostname).endswith("aiplatform.googleapis.com")
+        if self._server_tools and self._is_3_or_later and not is_on_vertex:
             config["includeServerSideToolInvocations"] = True
             if choice is not None and choice.mode == "auto":
                 config["functionCallingConfig"] = {"mode": "VALIDATED"}  # not allowed with AUTO
         return config
-
-    def _is_on_vertex(self) -> bool:
-        return str(urlsplit(self.base_url).hostname).endswith("aiplatform.googleapis.com")
 
     def _has_schema_mode(self) -> bool:
         return self._is_3_or_later and self._is_own_server

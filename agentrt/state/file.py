@@ -100,25 +100,19 @@ class FileKeeper:
 
     def _prepare_and_run(self, work: _FileWork[None], deadline: float) -> None:
         if not self._is_ready:
-            self._make_directory()
-            self._remove_leftovers()
+            missing = [folder for folder in (self._directory, *self._directory.parents) if not folder.exists()]
+            for folder in reversed(missing):  # each folder's name must be on the disk before its content
+                folder.mkdir(mode=0o700, exist_ok=True)
+                _sync_directory(folder.parent)
+            if not self._directory.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+            # The temporary files of processes that died in a save: those whose lock is free.
+            for path in self._directory.glob("*.tmp"):
+                if _TEMPORARY.fullmatch(path.name):
+                    with suppress(OSError), _hold_lock(_lock_path(path), deadline=0):
+                        os.unlink(path)
             self._is_ready = True
         work(deadline)
-
-    def _make_directory(self) -> None:
-        missing = [folder for folder in (self._directory, *self._directory.parents) if not folder.exists()]
-        for folder in reversed(missing):  # each folder's name must be on the disk before its content
-            folder.mkdir(mode=0o700, exist_ok=True)
-            _sync_directory(folder.parent)
-        if not self._directory.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-
-    def _remove_leftovers(self) -> None:
-        """Delete the temporary files of processes that died in a save: those whose lock is free."""
-        for path in self._directory.glob("*.tmp"):
-            if _TEMPORARY.fullmatch(path.name):
-                with suppress(OSError), _hold_lock(_lock_path(path), deadline=0):
-                    os.unlink(path)
 
     async def _run_in_order(
         self, file: "AtomicFile", action: str, work: _FileWork[_FileResult], *, shield: bool

@@ -57,21 +57,15 @@ def encode_head(file_format: str, version: int, session_id: str) -> bytes:
 def encode_lines(revision: int, start: int, messages: Sequence[bytes], rest: bytes) -> list[bytes]:
     """Return the lines of one save, which puts these messages after the first `start`."""
     firsts = range(0, len(messages), _MAX_IN_LINE) or range(1)
-    return [
-        _encode_line(
-            revision, start + first, messages[first : first + _MAX_IN_LINE], rest if first == firsts[-1] else None
-        )
-        for first in firsts
-    ]
-
-
-def _encode_line(revision: int, start: int, messages: Sequence[bytes], rest: bytes | None) -> bytes:
-    sizes = ",".join(str(len(message)) for message in messages)
-    size = b"" if rest is None else b',"rest_size":%d' % len(rest)
-    end = b"" if rest is None else _REST + rest
-    head = b'%d {"at":%d,"sizes":[%s]%s' % (revision, start, sizes.encode(), size)
-    text = b"".join([head, _NEW, b",".join(messages), b"]", end, b"}"])
-    return b"".join([sha256(text).hexdigest().encode(), b" ", text, b"\n"])
+    lines: list[bytes] = []
+    for first in firsts:
+        part = messages[first : first + _MAX_IN_LINE]
+        sizes = ",".join(str(len(message)) for message in part).encode()
+        size, end = (b',"rest_size":%d' % len(rest), _REST + rest) if first == firsts[-1] else (b"", b"")
+        head = b'%d {"at":%d,"sizes":[%s]%s' % (revision, start + first, sizes, size)
+        text = b"".join([head, _NEW, b",".join(part), b"]", end, b"}"])
+        lines.append(b"".join([sha256(text).hexdigest().encode(), b" ", text, b"\n"]))
+    return lines
 
 
 def parse_lines(data: bytes, first: int, damage: SessionCorrupt) -> JournalContents:

@@ -200,7 +200,9 @@ class Delegation(DelegatedCall):
     async def _enter(self, task: Any, arguments: JSONObject) -> ToolResponse:
         resumed = self.was_entered
         if self._store.is_lost:
-            return self._lost_result()
+            response = failure_result(self.name, "unknown", "StateLost", self.attribution)
+            response.state = ToolResultState.UNKNOWN
+            return response
         state = await self._store.load("") or AgentState(session_id=session_id_of(self._context))
         child = self.child = self._isolate(state)
         reply = state.reply_context
@@ -217,11 +219,6 @@ class Delegation(DelegatedCall):
                 context = child.state.reply_context
                 messages = child.state.context if context is None else [context.message]
                 end.usage = messages[-1].usage if messages else None
-        return response
-
-    def _lost_result(self) -> ToolResponse:
-        response = failure_result(self.name, "unknown", "StateLost", self.attribution)
-        response.state = ToolResultState.UNKNOWN
         return response
 
     def _isolate(self, state: AgentState) -> Any:

@@ -102,16 +102,13 @@ class FileRunRows(RunRows):
             known = self._known.get(path)
             if known is None or known[0] != mark:
                 [*_, text] = [part for part in path.read_bytes().split(b"\n")[:-1] if part.startswith(_ROW)]
-                known = self._known[path] = mark, self._load_row(text)
+                values = from_json(text)["row"]
+                about_run, parent = values.pop("about").encode(), values.pop("parent")
+                known = self._known[path] = mark, RunRow(**values, about=about_run, parent=parent and tuple(parent))
         except (FileNotFoundError, ValueError):  # it is gone, or a crash came before its first row
             self._known.pop(path, None)
             return None
         return known[1]
-
-    def _load_row(self, text: bytes) -> RunRow:
-        values = from_json(text)["row"]
-        parent = values.pop("parent")
-        return RunRow(**{**values, "about": values["about"].encode(), "parent": parent and tuple(parent)})
 
     def _contents(self, root: str) -> Iterator[tuple[str, bytes]]:
         with suppress(FileNotFoundError):

@@ -172,20 +172,14 @@ def _take_variable(function: _Callable, hints: dict[str, _Hint], parameters: _Pa
     variable = [name for name in hints if parameters[name].kind in _VARIABLE]
     has_keywords = any(parameters[name].kind is inspect.Parameter.VAR_KEYWORD for name in variable)
     for name in hints:
-        if name not in variable or (len(variable) == len(hints) and not has_keywords):
-            _refuse_kind(function, parameters[name])
+        parameter = parameters[name]
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            refuse(function, f"its parameter {name!r} is positional-only, but a model gives names; remove the `/`")
+        if parameter.kind is parameter.VAR_POSITIONAL and len(variable) == len(hints) and not has_keywords:
+            refuse(function, f"a model cannot be told what to pass as *{name}; take a list instead")
     for name in variable:
         del hints[name]
     return has_keywords
-
-
-def _refuse_kind(function: _Callable, parameter: inspect.Parameter) -> None:
-    if parameter.kind is parameter.POSITIONAL_ONLY:
-        refuse(
-            function, f"its parameter {parameter.name!r} is positional-only, but a model gives names; remove the `/`"
-        )
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        refuse(function, f"a model cannot be told what to pass as *{parameter.name}; take a list instead")
 
 
 def _is_field(value: object) -> bool:
