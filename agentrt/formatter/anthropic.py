@@ -203,7 +203,6 @@ class _Turns:
         self._calls: list[tuple[str, ToolCallBlock]] = []  # calls of the turn without a result in the next one yet
 
     def add(self, role: str, block: ContentBlock) -> None:
-        """Add the next block of the conversation."""
         match block:
             case TextBlock():
                 self._add_text("assistant" if role == "assistant" else "user", block.text)
@@ -229,7 +228,6 @@ class _Turns:
                 self._add_part("user", _media_part(block))
 
     def end(self) -> list[JSONObject]:
-        """Return the turns."""
         self._add_results()
         # The API requires a turn, the user's first: compression or a greeting may leave none.
         if not self._turns or self._turns[0]["role"] == "assistant":

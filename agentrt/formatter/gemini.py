@@ -90,7 +90,6 @@ class _GeminiTurns:
         self._signature: str | None = None  # of the next call or file
 
     def add(self, role: str, block: ContentBlock) -> None:
-        """Add the next block of the conversation."""
         match block:
             case TextBlock():
                 self._add_text(role, block.text)
@@ -116,7 +115,6 @@ class _GeminiTurns:
                 self._add_part("user", _data_part(block))
 
     def end(self) -> list[JSONObject]:
-        """Return the turns."""
         self._add_results()
         # The API requires a turn, the user's first: compression or a greeting may leave none.
         if not self._turns or self._turns[0]["role"] == "model":

@@ -101,7 +101,6 @@ class _Rounds:
         self._calls: list[ToolCallBlock] = []
 
     def split(self, msg: Msg) -> list[JSONObject]:
-        """Return the messages that the rounds become."""
         for block in msg.get_content_blocks():
             match block:
                 case ToolCallBlock():

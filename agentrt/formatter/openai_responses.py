@@ -109,7 +109,6 @@ class _RoundItems:
         """The note about the last picture, and its data, until its item is there."""
 
     def split(self, msg: Msg) -> list[JSONObject]:
-        """Return the items that the rounds become."""
         for block in msg.get_content_blocks():
             match block:
                 case ThinkingBlock():

@@ -310,7 +310,6 @@ class _Thought:
     data: str = ""
 
     def part(self) -> JSONObject:
-        """Return the block as received."""
         if self.data:
             return {"type": "redacted_thinking", "data": self.data}
         return {"type": "thinking", "thinking": "".join(self.texts), "signature": self.signature}
@@ -339,7 +338,6 @@ class _ProviderPart:
         return bool(fields)
 
     def block(self) -> ProviderBlock:
-        """Return the whole part."""
         whole = dict(self.fields)
         for name, texts in self.texts.items():
             start = whole.get(name)
@@ -394,7 +392,6 @@ class _AnthropicReader(AnswerReader):
         return self.accumulator.take_pieces()
 
     def read(self, body: dict[str, object]) -> None:
-        """Read a whole message."""
         if "content" not in body:
             raise Malformed(f"it answered with {body}, which is not a message")
         self._take_head(body)

@@ -235,7 +235,6 @@ class _GeminiReader(AnswerReader):
         return self.accumulator.take_pieces()
 
     def read(self, body: dict[str, object]) -> None:
-        """Read a whole response."""
         if not body.keys() & {"candidates", "promptFeedback"}:
             raise Malformed("it answered without 'candidates': does base_url end in the API's version, as in /v1beta?")
         self.feed(body)

@@ -312,7 +312,6 @@ class _ResponseReader(AnswerReader):
         return self.accumulator.take_pieces()
 
     def read(self, body: dict[str, object]) -> None:
-        """Read a whole response."""
         if not isinstance(body.get("output"), list):
             raise Malformed("it answered without 'output': does base_url lead to a server with a Responses API?")
         self._finish(body)

@@ -119,7 +119,6 @@ class FileStateStore(FileKeeper, SessionStoreBase):
         return removed + await super().expire()
 
     async def _look(self, action: str, work: Callable[[float], _DirectoryResult]) -> _DirectoryResult:
-        """Return the sessions in the directory."""
         await checkpoint_if_cancelled()
         try:
             return await self._operations.run(action, work, shield=False)

@@ -303,7 +303,6 @@ class _ToolStream:
         _logger.warning("the clean-up of tool %r %s%s", self._prepared.name, what, frames)
 
     def response(self) -> ToolResponse:
-        """Return the whole result."""
         try:
             return self.output.response()
         except ToolError as error:

@@ -85,7 +85,6 @@ class ToolRegistry:
         self._note_change()
 
     def remove(self, name: str) -> None:
-        """Remove a tool."""
         del self.entries[name]
         self._note_change()
 

@@ -106,7 +106,6 @@ def call_soon_function() -> Callable[[Callable[[], object]], object]:
 
 
 def spawn(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Start a task."""
     trio = running_trio()
     if trio is None:
         _keep(asyncio.get_running_loop().create_task(main()))

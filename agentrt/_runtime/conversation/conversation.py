@@ -72,7 +72,6 @@ class SystemPromptMessage:
         return self._message.content  # type: ignore[return-value]  # always a str
 
     def message(self, prompt: str) -> Msg:
-        """Return the message with this prompt."""
         if self._message.content != prompt:  # a message costs more to make than its prompt to compare
             self._message = SystemMsg("system", prompt)
         return self._message

@@ -231,7 +231,6 @@ _lock_of_locks = RLock()
 
 
 def lock_of(state: AgentState) -> ConversationLock:
-    """Return the lock of the conversation that the state object is."""
     lock: ConversationLock | None = getattr(state, "in_process", None)
     if lock is None:
         with _lock_of_locks:  # two threads may ask for it at once

@@ -242,7 +242,6 @@ class BlockEvents:
         return call_id
 
     def _note_call(self, block: ToolCallBlock) -> str:
-        """Register a call; returns its id."""
         # A reused id would mix up two calls: results are found by it.
         call_id = block.id
         # A slash separates paths of inner calls. The id of a hidden call is reserved for the call that it was assigned

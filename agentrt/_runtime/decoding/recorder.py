@@ -85,7 +85,6 @@ class Recorder:
 
     @property
     def message(self) -> Msg:
-        """The message so far."""
         self._join()
         return self._message
 

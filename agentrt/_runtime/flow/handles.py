@@ -77,7 +77,6 @@ class HeldValues(InProcess, Strict):
         return f"<{type(self).__name__} of {len(self.values)} values>"
 
     def handle(self, key: str) -> str:
-        """Return the handle of the value with that key."""
         return f"<{key}_{self.tag}>"
 
     def pattern(self) -> re.Pattern[str]:

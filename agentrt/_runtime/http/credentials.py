@@ -64,7 +64,6 @@ class Credentials:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The fixed headers."""
         return {name: value.get_secret_value() for name, value in self._headers.items()}
 
     @property

@@ -196,7 +196,6 @@ class HTTPResponse:
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is one of success."""
         return 200 <= self.status < 300
 
     async def read(self, progress: Callable[[], str] | None = None) -> bytes | None:

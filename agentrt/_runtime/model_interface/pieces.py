@@ -117,6 +117,5 @@ class CompletedStream:
         return piece  # type: ignore[no-any-return]  # of whatever type the model gives
 
     async def aclose(self) -> None:
-        """Close the stream of the model."""
         self._pieces = []
         await self._stream.aclose()

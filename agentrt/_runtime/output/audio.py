@@ -35,7 +35,6 @@ PlayerFactory = Callable[[], AudioPlayer]
 
 
 def sounds_in(speech: DataBlock | list[DataBlock]) -> list[DataBlock]:
-    """Return the blocks that are sounds."""
     blocks = [speech] if isinstance(speech, DataBlock) else speech
     return [block for block in blocks if block.source.media_type.lower().startswith("audio/")]
 

@@ -205,7 +205,6 @@ def _shorten_name(name: str) -> str:
 
 
 def _line_of(block: ContentBlock) -> str:
-    """Return a non-text block as one line."""
     fields: dict[str, object] = {}  # the data is left out: readers need only its size and type
     if isinstance(block, ToolCallBlock):
         fields = {"id": block.id, "name": block.name}

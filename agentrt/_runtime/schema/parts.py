@@ -67,7 +67,6 @@ class SchemaPart(NamedTuple):
 
 
 def escape_pointer(name: str | int) -> str:
-    """Escape a name for a JSON pointer."""
     return str(name).replace("~", "~0").replace("/", "~1")
 
 

@@ -135,7 +135,6 @@ class Delegation(DelegatedCall):
 
     @property
     def name(self) -> str:
-        """The name of the sub-agent."""
         return self.tool.agent.name
 
     @property

@@ -111,7 +111,6 @@ class OverriddenMethod:
         return self._keys.get(parameter, parameter)
 
     async def __call__(self, agent: object, values: _MethodArguments) -> object:
-        """Call the plain method."""
         args: list[object] = []
         kwargs: _MethodArguments = {}
         for parameter in self._parameters:

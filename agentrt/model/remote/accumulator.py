@@ -128,7 +128,6 @@ class StreamAccumulator:
         self._pieces: list[ContentBlock] = []
 
     def add_text(self, text: str) -> None:
-        """Add text of the answer."""
         block = self._open_block(TextBlock) if text else None
         if block and (text := _complete_characters(block, text)):
             block.parts.append(text)
@@ -222,7 +221,6 @@ class StreamAccumulator:
 
     @property
     def open_text(self) -> str:
-        """That text."""
         return "".join(self._open.parts) if self._open is not None and self._open.kind is TextBlock else ""
 
     @property

@@ -41,12 +41,10 @@ class ProviderAPI:
     """The environment variable with complete headers, one per line."""
 
     def usual_key_variable(self) -> str:
-        """Return the name of the environment variable for the key."""
         other = self.other_key_variable
         return other if os.environ.get(other) and not os.environ.get(self.key_variable) else self.key_variable
 
     def environment_headers(self) -> dict[str, str]:
-        """Return the headers from the environment."""
         lines = os.environ.get(self.headers_variable, "").splitlines()
         named = {header: os.environ.get(variable, "") for variable, header in self.header_variables.items()}
         whole = {name.strip(): value.strip() for name, colon, value in (line.partition(":") for line in lines) if colon}
@@ -154,7 +152,6 @@ class RemoteEndpoint:
         return self._path
 
     def _headers(self) -> dict[str, str]:
-        """Return the headers of every request."""
         return self._peer.credentials.headers
 
     async def _open(self, body: JSONObject, reader: AnswerReader, *, streams: bool) -> AnswerStream:

@@ -282,7 +282,6 @@ class ProviderErrors:
         return self.error_for_status((numbers + known + [500])[0], {}, event)
 
     def how_to_give_a_key(self) -> str:
-        """Return the advice on how to give a key."""
         return f"set {self.key_variable} or give api_key=..." if self.key_variable else "give api_key=..."
 
     def _secret_patterns(self) -> list[re.Pattern[str]]:
