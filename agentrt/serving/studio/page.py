@@ -1,4 +1,4 @@
-"""The files of the studio: one page with its script and style, which asks nobody but this server for anything."""
+"""The files of the studio: one page with its modules and style, which asks nobody but this server for anything."""
 
 from functools import cache, partial
 from hashlib import sha256
@@ -10,12 +10,14 @@ from starlette.routing import Route
 
 __all__ = ["StudioPage"]
 
-_FOLDER = Path(__file__).parents[1] / "static"
-_STUDIO_FILES = {
-    "/studio": ("studio.html", "text/html; charset=utf-8"),
-    "/studio/studio.js": ("studio.js", "text/javascript; charset=utf-8"),
-    "/studio/studio.css": ("studio.css", "text/css; charset=utf-8"),
-    "/studio/icon.svg": ("icon.svg", "image/svg+xml"),
+_FOLDER = Path(__file__).parents[1] / "static" / "studio"
+_PAGE = "index.html"
+_MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
 # What a model or a tool says is text to the page; should markup get through all the same, the browser runs none of it.
 _POLICY = "; ".join(
@@ -29,6 +31,7 @@ _POLICY = "; ".join(
         "form-action 'none'",
         "frame-ancestors 'none'",  # or another page could have its reader approve without knowing
         "require-trusted-types-for 'script'",
+        "trusted-types 'none'",  # nothing on the page may turn a text into markup
     ]
 )
 _PAGE_HEADERS = {
@@ -46,19 +49,20 @@ class StudioPage:
     """Answers with the files, without authentication: they hold nothing of any owner."""
 
     def routes(self) -> list[Route]:
-        files = [Route(path, partial(self._answer, *file)) for path, file in _STUDIO_FILES.items()]
+        names = sorted(path.relative_to(_FOLDER).as_posix() for path in _FOLDER.rglob("*") if path.is_file())
+        files = [Route("/studio" if name == _PAGE else f"/studio/{name}", partial(self._answer, name)) for name in names]
         return [Route("/", self._redirect), *files]
 
     async def _redirect(self, request: Request) -> Response:
         # For those who type the name of the server alone.
         return RedirectResponse(f"{request.scope.get('root_path', '')}/studio")
 
-    async def _answer(self, name: str, media_type: str, request: Request) -> Response:
+    async def _answer(self, name: str, request: Request) -> Response:
         content, tag = _read_static(name)
         headers = {**_PAGE_HEADERS, "ETag": tag}
         if tag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        return Response(content, headers=headers, media_type=media_type)
+        return Response(content, headers=headers, media_type=_MEDIA_TYPES[Path(name).suffix])
 
 
 @cache

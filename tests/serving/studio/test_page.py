@@ -1,12 +1,14 @@
 """What the server sends of the studio, and the times that its page asks for."""
 
 import re
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+import agentrt.serving
 from agentrt import Agent
 from agentrt.middleware import TimingMiddleware
 from agentrt.model import ScriptedChatModel
@@ -17,15 +19,16 @@ from tests.serving.conftest import open_client, serve
 
 ANN = {"Authorization": "Bearer ann-token"}
 BOB = {"Authorization": "Bearer bob-token"}
-FILES = ("/studio", "/studio/studio.js", "/studio/studio.css", "/studio/icon.svg")
+FOLDER = Path(agentrt.serving.__file__).parent / "static" / "studio"
+FILES = ["/studio", *(f"/studio/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*.*") if path.suffix != ".html")]
 
 
 async def test_page_is_small_and_may_run_nothing_but_its_own():
     async with serve(make_agent(), auth=BearerTokens({"ann-token": "ann"})) as client:
-        responses = [await client.get(path) for path in FILES]
-        assert [response.status_code for response in responses] == [200] * 4
-        assert sum(len(response.content) for response in responses) < 60_000
-        page, script, *_ = responses
+        responses = {path: await client.get(path) for path in FILES}
+        assert {response.status_code for response in responses.values()} == {200}
+        assert sum(len(response.content) for response in responses.values()) < 200_000
+        page = responses["/studio"]
         policy = page.headers["content-security-policy"].split("; ")
         assert policy[0] == "default-src 'none'"
         sources = {part.split(" ", 1)[1] for part in policy[1:]}
@@ -33,13 +36,16 @@ async def test_page_is_small_and_may_run_nothing_but_its_own():
         assert page.headers["x-frame-options"] == "DENY"
         # Nothing that the policy would refuse, and nothing that makes markup of a text.
         assert not re.search(r"<script(?! src=)|<style|style=| on\w+=|https?:", page.text)
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|https?:", script.text)
+        for path, response in responses.items():
+            if path.endswith(".js") and "/vendor/" not in path:
+                forbidden = r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|https?:|href=(?!.#)|src="
+                assert not re.search(forbidden, response.text), path
         unchanged = await client.get("/studio", headers={"If-None-Match": page.headers["etag"]})
         assert (unchanged.status_code, unchanged.content) == (304, b"")
         moved = await client.get("/")
         assert (moved.status_code, moved.headers["location"]) == (307, "/studio")
     async with serve(make_agent(), studio=False) as client:
-        assert [(await client.get(path)).status_code for path in ("/", *FILES)] == [404] * 5
+        assert {(await client.get(path)).status_code for path in ("/", *FILES)} == {404}
 
 
 async def test_page_of_a_mounted_application_finds_its_files():
@@ -49,15 +55,22 @@ async def test_page_of_a_mounted_application_finds_its_files():
         assert (await client.get("/agents/")).headers["location"] == "/agents/studio"
         page = await client.get("/agents/studio")
         links = re.findall(r'(?:src|href)="([^#"]*)"', page.text)
-        assert links == ["studio/icon.svg", "studio/studio.css", "studio/studio.js"]  # relative to the page
+        assert links == ["studio/icon.svg", "studio/studio.css", "studio/main.js"]  # relative to the page
         assert [(await client.get(f"/agents/{link}")).status_code for link in links] == [200] * 3
 
 
-def test_files_of_the_page_are_in_the_package():
-    import agentrt.serving
+def test_library_of_the_page_is_the_published_one():
+    library = (FOLDER / "vendor" / "htm-preact.js").read_bytes()
+    assert sha256(library).hexdigest() == "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7"
+    licences = (FOLDER / "vendor" / "LICENSES.txt").read_text()
+    assert "Apache License" in licences
+    assert "Copyright (c) 2015-present Jason Miller" in licences
 
-    folder = Path(agentrt.serving.__file__).parent / "static"
-    assert {path.name for path in folder.iterdir()} == {"studio.html", "studio.js", "studio.css", "icon.svg"}
+
+def test_each_import_of_a_module_is_a_file_of_the_page():
+    for module in FOLDER.rglob("*.js"):
+        for name in re.findall(r'^(?:import|export) .*?from "([^"]+)"', module.read_text(), re.MULTILINE):
+            assert (module.parent / name).is_file(), f"{module.name} imports {name}"
 
 
 async def test_times_of_a_reply_are_for_its_owner():

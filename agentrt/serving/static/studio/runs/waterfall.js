@@ -1,0 +1,53 @@
+// The time line as rows with bars. Bars are placed by the style of the list, so that rows stay as they are while it grows.
+
+import { clean, duration } from "../text.js";
+import { Still, html } from "../widgets.js";
+
+const MAX_ROWS = 20_000;
+const ICONS = { reply: "R", model: "M", tool: "T", agent: "A", wait: "…" };
+
+const bar = (start, end, origin) => ({ "--from": start - origin, "--to": end === null ? "var(--now)" : end - origin });
+
+class Row extends Still {
+  render({ row, origin, now, isCurrent, layers, onPick }) {
+    const kinds = `${row.kind}${row.isFailed ? " failed" : ""}${row.depth ? " inner" : ""}`;
+    const tries = row.attempts.length;
+    const bars = tries > 1 ? row.attempts : [row];
+    const changed = row.layers.some((layer) => layer.changes);
+    return html`<li class=${kinds} style=${{ "--depth": row.depth }}>
+      <button type="button" aria-current=${String(isCurrent)} title=${clean(`${row.name} ${row.note}`)} data-row=${row.id} onClick=${() => onPick(row)}>
+        <span class="name"><span class="icon" data-icon=${ICONS[row.kind]}></span><span class="label">${clean(row.name)}</span></span>
+        ${tries > 1 && html`<span class="mark">${tries} tries</span>`}
+        ${changed && html`<span class="mark" title="a layer changed something here">changed</span>`}
+        <span class="track">${bars.map((part) => html`<i class=${part.error ? "failed" : ""} style=${bar(part.start, part.end, origin)}></i>`)}</span>
+        <span class="time">${duration((row.end ?? now) - row.start)}</span>
+      </button>
+      ${layers && row.layers.filter((layer) => layer.layer !== null).map(
+        (layer) => html`<div class="layer-row" title=${layer.hook}>
+          <span class="name" style=${{ "--place": layer.place }}>${clean(layer.layer)}</span>
+          ${layer.changes > 0 && html`<span class="mark">changed</span>`}
+          <span class="track"><i style=${bar(layer.start, layer.end, origin)}></i></span>
+          <span class="time" title="own time">${duration(layer.own)}</span>
+        </div>`,
+      )}
+    </li>`;
+  }
+}
+
+// `current` is the row that is looked at; `live` whether the reply runs.
+export function Waterfall({ id, timeline, current = null, layers = false, isLive = false, onPick }) {
+  const all = timeline?.rows ?? [];
+  const rows = all.slice(0, MAX_ROWS);
+  const now = isLive && all.length ? Date.now() + timeline.offset : (timeline?.newest ?? 0);
+  const origin = timeline?.start ?? 0;
+  const latest = rows.reduce((end, row) => Math.max(end, row.end ?? now), origin + 1);
+  const style = { "--span": latest - origin, "--now": now - origin };
+  return html`
+    ${all.length > rows.length && html`<p class="note">The first ${MAX_ROWS} of ${all.length} steps.</p>`}
+    <ol id=${id} class="waterfall" style=${style}>
+      ${rows.map(
+        (row) => html`<${Row} key=${row.id} row=${row} version=${row.version} origin=${origin} now=${row.end === null ? now : 0}
+          isCurrent=${row === current} layers=${layers} onPick=${onPick} />`,
+      )}
+    </ol>`;
+}

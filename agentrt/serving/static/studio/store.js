@@ -1,0 +1,65 @@
+// What the page knows, and when it is drawn: once per frame, however many events a frame brings.
+
+import { Refused } from "./server.js";
+
+export const state = {
+  view: "chat",
+  pane: "chat", // on a narrow screen
+  agent: null,
+  agents: [],
+  chains: null,
+  problem: null,
+  isOffline: false,
+};
+
+let draw = () => {};
+let isWanted = false;
+let afterwards = [];
+
+export function drawWith(render) {
+  draw = render;
+}
+
+// `then` runs after the page is drawn, to move the focus, say.
+export function update(then) {
+  if (then) afterwards.push(then);
+  if (isWanted) return;
+  isWanted = true;
+  requestAnimationFrame(() => {
+    isWanted = false;
+    draw();
+    const actions = afterwards;
+    afterwards = [];
+    for (const action of actions) action();
+  });
+}
+
+export function set(values) {
+  Object.assign(state, values);
+  update();
+}
+
+export function setOffline(isOffline) {
+  if (state.isOffline !== isOffline) set({ isOffline });
+}
+
+// What is asked of the server at a click: a failure is shown, and nothing else happens.
+export function guarded(action) {
+  return async (...args) => {
+    try {
+      set({ problem: null });
+      return await action(...args);
+    } catch (error) {
+      if (error instanceof Refused) set({ problem: error.message });
+      else if (error instanceof TypeError && !/fetch|network/i.test(error.message)) throw error; // of this page itself
+      else set({ isOffline: true, problem: "The server cannot be reached. Nothing was changed; try again." });
+    }
+  };
+}
+
+export function flash(element) {
+  element.scrollIntoView({ block: "center" });
+  element.focus({ preventScroll: true });
+  element.classList.add("flash");
+  setTimeout(() => element.classList.remove("flash"), 1500);
+}
