@@ -1,8 +1,9 @@
 """Recorded runs: the events of each reply, the requests to models, and the changes of layers."""
 
 from agentrt.runs.fork import Effects
+from agentrt.runs.parts import Change, LayerCallRecord, ModelRequest, Step
 from agentrt.runs.recorder import RunRecorder, run_stores
-from agentrt.runs.run import Change, LayerCallRecord, ModelRequest, Run, Step
+from agentrt.runs.run import Run
 from agentrt.runs.store import RunInfo, RunPage, RunStore
 from agentrt.runs.verification import Verification
 from agentrt.state.records import RunQuery, RunRow, RunRows, RunWrite

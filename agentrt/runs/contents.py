@@ -15,11 +15,19 @@ from agentrt.runs.changes import same_start
 from agentrt.state.records.rows import pack_content
 from agentrt.types import ChatResponse
 
-__all__ = ["Redact", "Scrubber", "SessionContents", "block_adapter", "dump_json", "dump_response"]
+__all__ = [
+    "MAX_LIST_DEPTH",
+    "Redact",
+    "Scrubber",
+    "SessionContents",
+    "block_adapter",
+    "dump_json",
+    "dump_response",
+]
 
 Redact = Callable[[str], str]
 
-_MAX_LIST_DEPTH = 200  # of lists that a reader must follow
+MAX_LIST_DEPTH = 200  # of lists that a reader must follow
 _MAX_KNOWN = 20_000  # remembered hashes and objects of a session; others are encoded again
 # Fields with names, which are recorded even without content; and fields whose values contain no such names.
 _NAMES = frozenset(
@@ -36,7 +44,8 @@ def dump_json(value: Any) -> bytes:
     try:
         return to_json(value, inf_nan_mode="constants", fallback=repr)
     except (ValueError, RecursionError):  # a lone surrogate, or a value that contains itself
-        return json.dumps(value, default=repr, skipkeys=True).encode() if not isinstance(value, str) else b'""'
+        # An escaped half of a character could not be read again.
+        return json.dumps(value, default=repr, skipkeys=True, ensure_ascii=False).encode(errors="replace")
 
 
 class Scrubber:
@@ -157,7 +166,7 @@ class SessionContents:
         if last is not None and keep == len(messages) == len(last.messages):
             return last.reference
         # The whole list at times, so that no reader has to follow thousands of lists.
-        before, depth = (None, 0) if last is None or last.depth == _MAX_LIST_DEPTH else (last.reference, last.depth + 1)
+        before, depth = (None, 0) if last is None or last.depth == MAX_LIST_DEPTH else (last.reference, last.depth + 1)
         if before is None:
             keep = 0
         new = [self.of_message(message, scrubber) for message in messages[keep:]]

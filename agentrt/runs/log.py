@@ -28,7 +28,7 @@ from agentrt.runs.contents import Scrubber, SessionContents, dump_json, dump_res
 from agentrt.state.records import RunRow
 from agentrt.types import PermissionDecision
 
-__all__ = ["FORMAT", "BatchContext", "RunEnd", "RunLog", "RunSettings", "StepState", "status_of"]
+__all__ = ["FORMAT", "BatchContext", "RunEnd", "RunLog", "RunSettings", "StepState", "status_of", "usage_json"]
 
 FORMAT = 1
 """The format of the lines that this version writes; it reads older ones."""
@@ -152,6 +152,7 @@ class RunLog:
         self.is_cost_known = True
         self.call: str | None = None
         self.tools: dict[str, None] = {}
+        self.layers: dict[str, None] = {}  # that changed something
         self.title = ""
         self.status = "running"
         self.ended_at: int | None = None
@@ -180,6 +181,7 @@ class RunLog:
         self.usage, self.calls = ChatUsage(**about["usage"]), about["calls"]
         self.is_cost_known, self.cost = about["cost"] is not None, about["cost"] or 0.0
         self.tools, self.call = dict.fromkeys(about["tools"]), about["call"]
+        self.layers = dict.fromkeys(about.get("layers", ()))
 
     def begin(self, now: int, previous: RunRow | None, batch: BatchContext) -> None:
         """Write the first line, with the initial values."""
@@ -291,7 +293,7 @@ class RunLog:
             "call_id": record.call_id,
             "answer": None if response is None else contents.add(dump_response(response), scrubber),
             "is_last": None if response is None else response.is_last,
-            "usage": None if usage is None else _usage_json(usage),
+            "usage": None if usage is None else usage_json(usage),
             "cost": cost,
             "error": None if record.error is None else type(record.error).__name__,
             "pieces": record.pieces,
@@ -323,8 +325,10 @@ class RunLog:
             decision = record.result
             reason = decision.message or decision.decision_reason or ""
             body["decision"], body["reason"] = decision.behavior.value, self.settings.scrubber.value(str(reason))
-        if changes and record.hook in ("on_system_prompt", "on_tools"):
-            self._request_changes += changes
+        if changes:
+            self.layers[str(record.layer)] = None
+            if record.hook in ("on_system_prompt", "on_tools"):
+                self._request_changes += changes
         self._add("layer", now, dump_json(body))
 
     # Lines.
@@ -347,10 +351,11 @@ class RunLog:
         self.call = call or self.call
         about = {
             "agent": self.agent_name,
-            "usage": _usage_json(self.usage),
+            "usage": usage_json(self.usage),
             "cost": self.cost if self.is_cost_known else None,
             "calls": self.calls,
             "tools": list(self.tools),
+            "layers": list(self.layers),
             "size": self.size,
             "call": self.call,
         }
@@ -448,7 +453,7 @@ _KEPT_WHOLE = Scrubber((), content=True)
 """For chains, which contain only names."""
 
 
-def _usage_json(usage: ChatUsage) -> dict[str, int | bool]:
+def usage_json(usage: ChatUsage) -> dict[str, int | bool]:
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,

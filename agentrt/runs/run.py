@@ -1,106 +1,38 @@
 """A recorded run, as readers see it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic_core import ValidationError, from_json
+from pydantic_core import from_json
 
 from agentrt._runtime.block import new_name
 from agentrt._runtime.representation import never_raises
 from agentrt.agent import Agent
 from agentrt.errors import RunCorrupt, UsageError
 from agentrt.event import AgentEvent, AnyEvent
-from agentrt.message import Msg, ToolCallBlock, ToolResultBlock, message_adapter
-from agentrt.runs.contents import block_adapter, dump_json
+from agentrt.message import Msg, ToolCallBlock, ToolResultBlock
+from agentrt.runs.contents import dump_json
 from agentrt.runs.fork import Effects, add_effects, call_key, check_called_tools, start_conversation
 from agentrt.runs.log import FORMAT
+from agentrt.runs.parts import LayerCallRecord, ModelRequest, Step
+from agentrt.runs.values import RecordedValues, no_content
 from agentrt.state import AgentState
 from agentrt.state.records import RunRow
-from agentrt.state.records.rows import content_text
 from agentrt.state.sessions import check_session_id
-from agentrt.types import ChatResponse, ChatUsage, JSONObject, JSONSchema, ToolChoice
+from agentrt.types import ChatUsage, JSONObject, ToolChoice
 
-__all__ = ["Change", "LayerCallRecord", "ModelRequest", "Run", "Step"]
+__all__ = ["Run", "read_line"]
 
 _ForkingAgentT = TypeVar("_ForkingAgentT", bound=Agent)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change that a layer made; `where` is a place such as "messages[2]", "tools" or "answer".
-
-    `before` and `after` are a `Msg` or a `ChatResponse` if one was changed, otherwise JSON; `None` stands for a message
-    that was added or removed.
-    """
-
-    layer: str
-    where: str
-    before: Any
-    after: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A point in a run where the state was complete: `number` counts steps, `seq` is the number of the last event.
-
-    `kind` is "model" before a model is called, "answer" after its answer, "result" after tool results, and "question"
-    where the run waits.
-    """
-
-    number: int
-    kind: str
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCallRecord:
-    """One call of a layer (`None` is the core of the chain); `decision` and `reason` are those of a permission.
-
-    `call` and `parent` are numbers in the process that made the run; `parent` is the call of the next outer layer.
-    """
-
-    hook: str
-    layer: str | None
-    place: int
-    own_seconds: float
-    total_seconds: float
-    outcome: str | None
-    decision: str | None = None
-    reason: str = ""
-    changes: list[Change] = field(default_factory=list)
-    call: int = 0
-    parent: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
-    """A request to a model, one per attempt, and its answer.
-
-    `error` is the name of the type of the error, if the call failed. `changes` are those that layers made to the system
-    prompt, the tools, the request, and the answer.
-    """
-
-    call_id: str
-    model: str
-    purpose: str | None
-    messages: list[Msg]
-    tools: list[JSONSchema]
-    tool_choice: ToolChoice | None
-    answer: ChatResponse | None
-    usage: ChatUsage | None
-    cost: float | None
-    error: str | None
-    seconds: float | None
-    changes: list[Change]
 
 
 class Run:
     """One reply as it was recorded, with the replies of its sub-agents.
 
     `usage`, `cost` and `calls` are totals of the whole tree; `cost` is `None` if a price is unknown. All else is of
-    this reply alone. `lines` are dicts with `n`, `t` in nanoseconds, and `kind`.
+    this reply alone. `changed_by` are the layers that changed something. `lines` are dicts with `n`, `t` in
+    nanoseconds, and `kind`.
     """
 
     def __init__(
@@ -121,11 +53,10 @@ class Run:
         self.cost: float | None = about["cost"]
         self.calls: int = about["calls"]
         self.tools: list[str] = about["tools"]
-        # Compressed, and decoded on demand: most readers of a run do not read every message.
-        self._contents = contents
-        self._values: dict[str, Any] = {}
+        self.changed_by: list[str] = about.get("layers", [])
+        self.values = RecordedValues(contents, self._place)
         # All lines at once: a reader needs the first and the last ones.
-        self.lines: list[JSONObject] = [_read_line(line, number) for number, line in enumerate(lines, 1)]
+        self.lines: list[JSONObject] = [read_line(line, number) for number, line in enumerate(lines, 1)]
         if self.lines and self.lines[0].get("format", FORMAT) > FORMAT:
             version = self.lines[0].get("version")
             raise RunCorrupt(f"{self._place} was recorded by agentrt {version}: use that version, or a newer one")
@@ -142,7 +73,7 @@ class Run:
     @property
     def has_content(self) -> bool:
         """Whether messages were recorded, and not only their sizes."""
-        return all(reference[1:] in self._contents for reference in self._references("begin", "context"))
+        return all(self.values.has(reference) for reference in self._references("begin", "context"))
 
     @cached_property
     def context(self) -> list[Msg]:
@@ -160,23 +91,28 @@ class Run:
 
     @cached_property
     def _conversation(self) -> list[Msg]:
+        return list(map(self.values.message, self.conversation_references))
+
+    @property
+    def conversation_references(self) -> list[str]:
+        """The references to the messages of the conversation, with the input messages at the end."""
         # The run may start before the input joins the conversation; the first step comes after that.
         # A resumed run has a second first line, with the conversation at that time.
         lines = [*self._step_lines[:1], *self.lines[:1]]
-        return self._messages(lines[0]["context"]) if lines else []
+        return self.values.list_of(lines[0]["context"]) if lines else []
 
     @cached_property
     def message(self) -> Msg | None:
         """The answer, or the part of it that exists."""
         references = self._references("end", "message")
-        return self._message(references[-1]) if references else None
+        return self.values.message(references[-1]) if references else None
 
     @cached_property
     def events(self) -> list[AnyEvent]:
         """The events. Deltas of one block that were written together are one event, with the number of the last one."""
         lines = [line for line in self.lines if line["kind"] == "event"]
         if not self.has_content:
-            raise self._no_content("events")
+            raise no_content(self._place, "events")
         return [AgentEvent.from_json(dump_json(line["event"])) for line in lines if "unreadable" not in line["event"]]
 
     @cached_property
@@ -189,30 +125,26 @@ class Run:
         """The requests to models, in order."""
         # An attempt that a crash cut off has no answer.
         answers = {line["call_id"]: line for line in self.lines if line["kind"] == "answer"}
-        # A request is sent by a call of the core; the layers around that call may have changed it.
-        by_core = self._changes_by_core()
         requests: list[ModelRequest] = []
-        for line in self.lines:
-            if line["kind"] == "request":
-                answer = answers.get(line["call_id"], {})
-                usage, choice = answer.get("usage"), line["tool_choice"]
-                changes = [self._change(change) for change in line["changes"]] + by_core.get(line["core"], [])
-                requests.append(
-                    ModelRequest(
-                        line["call_id"],
-                        line["model"],
-                        line["purpose"],
-                        self._messages(line["messages"]),
-                        self._value(line["tools"]),
-                        None if choice is None else ToolChoice(**choice),
-                        self._response(answer.get("answer")),
-                        None if usage is None else ChatUsage(**usage),
-                        answer.get("cost"),
-                        answer.get("error"),
-                        answer.get("seconds"),
-                        changes,
-                    )
+        for line, changes in self.request_lines:
+            answer = answers.get(line["call_id"], {})
+            usage, choice = answer.get("usage"), line["tool_choice"]
+            requests.append(
+                ModelRequest(
+                    line["call_id"],
+                    line["model"],
+                    line["purpose"],
+                    self.values.messages(line["messages"]),
+                    self.values.value(line["tools"]),
+                    None if choice is None else ToolChoice(**choice),
+                    self.values.response(answer.get("answer")),
+                    None if usage is None else ChatUsage(**usage),
+                    answer.get("cost"),
+                    answer.get("error"),
+                    answer.get("seconds"),
+                    [self.values.change(change) for change in changes],
                 )
+            )
         return requests
 
     @cached_property
@@ -228,7 +160,7 @@ class Run:
                 line["outcome"],
                 line.get("decision"),
                 line.get("reason", ""),
-                [self._change(change) for change in line["changes"]],
+                [self.values.change(change) for change in line["changes"]],
                 line["call"],
                 line["parent"],
             )
@@ -248,15 +180,15 @@ class Run:
                 f"{self._place} has no step {number!r:.50}: its steps are 0 to {len(self._step_lines) - 1}"
             )
         line = self._step_lines[number]
-        if line["state"][1:] not in self._contents:
-            raise self._no_content("states")
+        if not self.values.has(line["state"]):
+            raise no_content(self._place, "states")
         # A copy, since another step may use the value.
-        state = dict(self._value(line["state"]))
-        state["context"] = [self._raw_message(reference) for reference in self._list(line["context"])]
+        state = dict(self.values.value(line["state"]))
+        state["context"] = [self.values.raw_message(reference) for reference in self.values.list_of(line["context"])]
         reply = state.get("reply_context")
         if reply is not None:
             # `parked` means that nothing was running: otherwise calls without a result would be in doubt.
-            blocks = [self._value(reference) for reference in line["blocks"]]
+            blocks = [self.values.value(reference) for reference in line["blocks"]]
             state["reply_context"] = {**reply, "message": {**reply["message"], "content": blocks}, "parked": True}
         return AgentState.model_validate_json(dump_json(state))
 
@@ -279,7 +211,7 @@ class Run:
         state = self.state_at(step.number)
         blocks = [] if state.reply_context is None else state.reply_context.blocks
         requests = [line for line in self.lines if line["kind"] == "request"]
-        offered = {tool["function"]["name"] for line in requests for tool in self._value(line["tools"]) or ()}
+        offered = {tool["function"]["name"] for line in requests for tool in self.values.value(line["tools"]) or ()}
         check_called_tools(agent, blocks, offered, self._place)
         new_id = new_name() if session_id is None else session_id
         check_session_id(new_id)
@@ -334,85 +266,33 @@ class Run:
     def _references(self, kind: str, name: str) -> list[str]:
         return [line[name] for line in self.lines if line["kind"] == kind and line.get(name)]
 
-    def _no_content(self, what: str) -> UsageError:
-        return UsageError(f"{self._place} was recorded without content, so it has no {what}: record with content=True")
-
-    def _value(self, reference: str) -> Any:
-        value = self._values.get(reference)
-        if value is None:
-            content = self._contents.get(reference[1:])
-            if content is None:
-                raise self._no_content("messages")
-            value = self._values[reference] = from_json(content_text(content))
-        return value
-
-    def _list(self, reference: str) -> list[str]:
-        """Return the references to the messages of a list."""
-        # Each list has the previous list and the new messages, so that a long conversation is not written in each run.
-        nodes = [self._value(reference)]
-        while nodes[-1]["before"] is not None:
-            nodes.append(self._value(nodes[-1]["before"]))
-        listed: list[str] = []
-        for node in reversed(nodes):
-            # Cut off the removed messages, for example after a compression.
-            listed[node["keep"] :] = node["add"]
-        return listed
-
-    def _raw_message(self, reference: str) -> JSONObject:
-        value: JSONObject = self._value(reference)
-        # A message of several blocks shares them with the states in which it was unfinished.
-        if "blocks" not in value:
-            return value
-        head = {name: part for name, part in value.items() if name != "blocks"}
-        return {**head, "content": [self._value(block) for block in value["blocks"]]}
-
-    def _message(self, reference: str) -> Msg:
-        return message_adapter().validate_python(self._raw_message(reference))
-
-    def _messages(self, reference: str) -> list[Msg]:
-        return [self._message(part) for part in self._list(reference)]
-
-    def _response(self, reference: str | None) -> ChatResponse | None:
-        if reference is None:
-            return None
-        value = self._value(reference)
-        blocks = [block_adapter().validate_python(block) for block in value["content"]]
-        return ChatResponse(blocks, value["is_last"], None, value["finished_reason"], value["id"])
-
-    def _change(self, change: JSONObject) -> Change:
-        def read(reference: str | None) -> Any:
-            if reference is None or reference[1:] not in self._contents:
-                return None
-            try:
-                if change["kind"] == "message":
-                    return self._message(reference)
-                return self._response(reference) if change["kind"] == "ChatResponse" else self._value(reference)
-            except (ValidationError, LookupError):
-                # A layer may have passed on a value that is not a message.
-                return self._value(reference)
-
-        return Change(change["layer"], change["where"], read(change["before"]), read(change["after"]))
-
-    def _changes_by_core(self) -> dict[int | None, list[Change]]:
-        """Return the changes of on_model_call's layers, by the call of the core that they surround."""
-        parents, changes = {}, {}
-        for line in self.lines:
-            if line["kind"] == "layer" and line["hook"] == "on_model_call":
-                parents[line["call"]] = line["parent"]
-                changes[line["call"]] = [self._change(change) for change in line["changes"]]
-        found: dict[int | None, list[Change]] = {}
-        for line in self.lines:
-            if line["kind"] == "layer" and line["hook"] == "on_model_call" and line["layer"] is None:
-                around, call = [], line["parent"]
+    @cached_property
+    def request_lines(self) -> list[tuple[JSONObject, list[JSONObject]]]:
+        """The lines of requests, each with the changes that layers made to it and to its answer."""
+        found: list[tuple[JSONObject, list[JSONObject]]] = []
+        parents: dict[int, int | None] = {}
+        changes: dict[int, list[JSONObject]] = {}
+        # Backwards, since a layer ends after the request; each process that ran the reply counts calls from the start.
+        for line in reversed(self.lines):
+            kind = line["kind"]
+            if kind == "begin":
+                parents, changes = {}, {}
+            elif kind == "layer" and line["hook"] == "on_model_call":
+                parents[line["call"]], changes[line["call"]] = line["parent"], line["changes"]
+            elif kind == "request":
+                # A request is sent by a call of the core; the layers around that call may have changed it.
+                around, call = [line["core"]], parents.get(line["core"])
                 # From the innermost layer outwards; the layers changed the request in the other direction.
-                while call is not None:
+                while call is not None and call not in around:
                     around.append(call)
                     call = parents.get(call)
-                found[line["call"]] = [change for call in reversed(around) for change in changes.get(call, [])]
-        return found
+                by_layers = [change for call in reversed(around) for change in changes.get(call, [])]
+                found.append((line, line["changes"] + by_layers))
+        return found[::-1]
 
 
-def _read_line(line: bytes, number: int) -> JSONObject:
+def read_line(line: bytes, number: int) -> JSONObject:
+    """Return a stored line; raises `RunCorrupt` for one that is damaged."""
     try:
         value = from_json(line)
     except ValueError:

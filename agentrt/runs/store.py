@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import time_ns
 from typing import Any, TypeVar
@@ -19,10 +19,12 @@ from agentrt.state.records import RunQuery, RunRow, RunRows, RunWrite
 from agentrt.state.sessions import check_labels, check_session_id
 from agentrt.types import ChatUsage, JSONObject
 
-__all__ = ["RunInfo", "RunPage", "RunStore"]
+__all__ = ["RUN_STATUSES", "RunInfo", "RunPage", "RunStore", "is_cursor"]
 
 _MAX_LISTED_RUNS = 1_000
-_STATUSES = ("running", "waiting", "completed", "interrupted", "failed", "died")
+_MAX_SEARCHED_PAGES = 10
+_MAX_ROW_NUMBER = 2**63 - 1  # of a row
+RUN_STATUSES = ("running", "waiting", "completed", "interrupted", "failed", "died")
 _RunResult = TypeVar("_RunResult")
 
 
@@ -30,9 +32,9 @@ _RunResult = TypeVar("_RunResult")
 class RunInfo:
     """The facts about a run that a list shows, without its lines.
 
-    `usage`, `cost` and `calls` are totals of the whole tree, `tools` are the names of the tools that the model called.
-    Times are in nanoseconds since the epoch, `size` is in bytes. `parent` has the ids of the session, the reply and the
-    tool call that started it.
+    `usage`, `cost` and `calls` are totals of the whole tree, `tools` are the names of the tools that the model called,
+    and `changed_by` those of the layers that changed something. Times are in nanoseconds since the epoch, `size` is in
+    bytes. `parent` has the ids of the session, the reply and the tool call that started it.
     """
 
     session_id: str
@@ -47,6 +49,7 @@ class RunInfo:
     cost: float | None
     calls: int
     tools: list[str]
+    changed_by: list[str]
     lines: int
     size: int
     parent: tuple[str, str, str | None] | None = None
@@ -68,6 +71,7 @@ class RunInfo:
             about["cost"],
             about["calls"],
             about["tools"],
+            about.get("layers", []),  # older records have none
             row.lines,
             about["size"],
             None if row.parent is None else (*row.parent, about["call"]),
@@ -130,6 +134,13 @@ class RunStore:
             )
         return found
 
+    async def describe(self, session_id: str, reply_id: str) -> RunInfo | None:
+        """Return the facts about a run, `None` for an unknown one."""
+        check_session_id(session_id)
+        await self.flush()
+        row = await self._ask("read", partial(self._rows.find, session_id, reply_id))
+        return None if row is None or row.is_deleted else RunInfo.of_row(row)
+
     async def lines(self, session_id: str, reply_id: str, after: int = 0) -> Sequence[JSONObject]:
         """Return the lines of a run with numbers above `after`, an empty sequence for an unknown run."""
         return [from_json(line) for line in await self.raw_lines(session_id, reply_id, after)]
@@ -147,6 +158,9 @@ class RunStore:
         labels: Mapping[str, str] | None = None,
         status: str | None = None,
         text: str = "",
+        agent: str | None = None,
+        tool: str | None = None,
+        layer: str | None = None,
         since: int = 0,
         limit: int = 100,
         cursor: str | None = None,
@@ -154,23 +168,38 @@ class RunStore:
         """Return a page of runs, newest first: those without a parent, or all runs of a session.
 
         They have all of these `labels`, this `status`, the `text` in their titles, and started at `since` or later.
+        They are of the `agent` of this name, its model called the `tool`, and the `layer` changed something. With one
+        of these three, also a page before the last one may be shorter than its limit.
         """
         if labels is not None:
             check_labels(labels, "list(labels=...)")
-        if status is not None and status not in _STATUSES:
-            raise UsageError(f"list(status=...) must be one of {', '.join(_STATUSES)}, not {status!r:.100}")
+        if status is not None and status not in RUN_STATUSES:
+            raise UsageError(f"list(status=...) must be one of {', '.join(RUN_STATUSES)}, not {status!r:.100}")
         if type(limit) is not int or not 1 <= limit <= _MAX_LISTED_RUNS:
             raise UsageError(f"list(limit=...) must be an int from 1 to {_MAX_LISTED_RUNS}, not {limit!r:.100}")
-        if cursor is not None and not str(cursor).isdecimal():
+        if cursor is not None and not is_cursor(cursor):
             raise UsageError(f"list(cursor=...) must be the cursor of the page before, or None, not {cursor!r:.100}")
         # The number of the last run of the page before, so that new runs shift nothing.
         before = None if cursor is None else int(cursor)
-        query = RunQuery(session_id, dict(labels or {}), status, text, since, limit, before)
+        # A store knows nothing of tools and layers, so many of its runs are searched here, by the page.
+        is_searched = (agent, tool, layer) != (None, None, None)
+        size = _MAX_LISTED_RUNS if is_searched else limit
+        query = RunQuery(session_id, dict(labels or {}), status, text, since, size, before)
         await self.flush()
-        rows = await self._ask("list", partial(self._rows.page, query))
-        # One row more than the page holds shows that there is another page.
-        more = len(rows) > limit
-        return RunPage([RunInfo.of_row(row) for row in rows[:limit]], str(rows[limit - 1].number) if more else None)
+        found: list[RunInfo] = []
+        for _ in range(_MAX_SEARCHED_PAGES):
+            rows = await self._ask("list", partial(self._rows.page, query))
+            for row in rows[:size]:
+                info = RunInfo.of_row(row)
+                if agent in (None, info.agent) and _has(info.tools, tool) and _has(info.changed_by, layer):
+                    found.append(info)
+                # One row more than the page holds shows that there is another page.
+                if len(found) == limit:
+                    return RunPage(found, None if row is rows[-1] else str(row.number))
+            if len(rows) <= size:
+                return RunPage(found)
+            query = replace(query, before=rows[size - 1].number)
+        return RunPage(found, str(query.before))
 
     async def delete(self, session_id: str, reply_id: str | None = None) -> int:
         """Delete a run and those of its sub-agents, or all of a session; returns the number of deleted runs.
@@ -241,3 +270,18 @@ class RunStore:
             reason = type(error).__name__
         # Outside the `except`, so that the database's error does not become the context.
         raise SessionIOError(f"could not {action} recorded runs: {reason}")
+
+
+def _has(names: Sequence[str], wanted: str | None) -> bool:
+    return wanted is None or wanted in names
+
+
+def is_cursor(text: object) -> bool:
+    """Say whether the value can be the cursor of a page."""
+    return (
+        isinstance(text, str)
+        and text.isascii()
+        and text.isdecimal()
+        and len(text) < 20
+        and int(text) <= _MAX_ROW_NUMBER
+    )

@@ -35,6 +35,7 @@ from agentrt.serving.limits import Limits
 from agentrt.serving.mcp.route import McpRoute
 from agentrt.serving.openai import OpenAIApi
 from agentrt.serving.owners.auth import Authenticate, identify
+from agentrt.serving.runs import RunRoutes
 from agentrt.serving.studio import LayerRoutes, StudioPage
 from agentrt.state import InMemoryStateStore, SessionStore
 from agentrt.state.store import find_session
@@ -89,6 +90,7 @@ def create_app(
             *Api(gate).routes(),
             *InputRoutes(gate, board).routes(),
             *LayerRoutes(gate).routes(),
+            *RunRoutes(gate).routes(),
             *(StudioPage().routes() if studio else ()),
             *AgUi(gate).routes(),
             *OpenAIApi(gate, has_studio=studio).routes(),

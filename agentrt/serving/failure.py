@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from agentrt.errors import SessionCorrupt, SessionVersion, UsageError
+from agentrt.errors import RunCorrupt, SessionCorrupt, SessionVersion, UsageError
 
 __all__ = ["ApiError", "as_api_error", "failure_body"]
 
@@ -42,9 +42,9 @@ def as_api_error(error: Exception, action: str) -> ApiError:
     # The runner raises this when it was closed.
     if isinstance(error, UsageError):
         return ApiError(503, "closed", "this server is stopping: the next one continues the reply", headers=_SOON)
-    if isinstance(error, (SessionCorrupt, SessionVersion)):
+    if isinstance(error, (RunCorrupt, SessionCorrupt, SessionVersion)):
         _logger.error("%s failed: %s", action, error)
-        message = "this session is damaged, or of a newer version: the log of this server says more"
+        message = "what is stored is damaged, or of a newer version: the log of this server says more"
         return ApiError(500, "unreadable", message)
     _logger.warning("%s failed: %s", action, type(error).__name__)
     return ApiError(503, "store", "the store of the sessions is unavailable: try again", headers=_SOON)

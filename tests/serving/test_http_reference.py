@@ -11,10 +11,12 @@ import pytest
 from agentrt import Agent
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
+from agentrt.runs import RunRecorder
 from agentrt.serving import Limits
 from agentrt.serving.app import _HTTP_CODES
 from agentrt.serving.owners.owner import _PLACE_REFUSALS
 from agentrt.serving.submission import _RESUME_MESSAGES
+from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
 from tests.documents import ROOT
 from tests.serving.conftest import serve
@@ -39,8 +41,9 @@ def make_agent() -> Agent:
             return ChatResponse([ToolCallBlock("c1", "pay", '{"amount": 20}')], usage=ChatUsage(100, 9))
         return ChatResponse([TextBlock("Hello.")], usage=ChatUsage(80, 2))
 
-    model = ScriptedChatModel([answer] * 100, stream=True)
-    return Agent("assistant", "You pay.", model, tools=[FunctionTool(pay, ask=True)])
+    model, store = ScriptedChatModel([answer] * 100, stream=True), InMemoryStateStore()
+    tools = [FunctionTool(pay, ask=True)]
+    return Agent("assistant", "You pay.", model, tools, [RunRecorder(store)], state_store=store)
 
 
 def show(value: Any, indent: int = 0) -> str:
@@ -62,6 +65,7 @@ def without_chance(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", TIME, text)
     text = re.sub(r'"created": \d{10}', '"created": 1769860800', text)
     text = re.sub(r'"revision": \d{16}', '"revision": 1769860800000000', text)
+    text = re.sub(r'"seconds": [\d.e-]+', '"seconds": 4.2', text)
     text = re.sub(r'"size": \d{3,4}\b', '"size": 1411', text)
     text = re.sub(r"(?<=chatcmpl-)\w{22}\b", "FN2FBTsKrBZzRuHnKKE3Ui", text)
     return re.sub(r"\b[0-9a-f]{24}\b", "0123456789abcdef01234567", text)

@@ -24,6 +24,7 @@ from agentrt.event import (
 )
 from agentrt.runner import ReplyHandle
 from agentrt.runner.base import RunnerBase
+from agentrt.runs import RunStore, run_stores
 from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.owner import Owner, PlaceKind
 from agentrt.serving.owners.session_counts import full_of_bytes
@@ -73,6 +74,12 @@ class OwnerSessions:
         return self._runner.agent
 
     @property
+    def runs(self) -> RunStore | None:
+        """The store of the agent's recorded runs; `None` where nothing can be recorded."""
+        store: object = next(iter(run_stores(self.agent)), getattr(self._runner.store, "runs", None))
+        return store if isinstance(store, RunStore) else None
+
+    @property
     def is_open(self) -> bool:
         """Whether the runner of the agent is open."""
         return self._runner.is_open
@@ -92,21 +99,28 @@ class OwnerSessions:
         """Return what is known of a session, `None` where the owner has none of this id."""
         if not _is_session_id(session_id):
             raise no_session()
-        own_id = self.owner.session_id(session_id)
-        for stored_id in dict.fromkeys((own_id, session_id)):
-            # Without the second condition, an id with the digest in it would be another name of a session.
-            if len(stored_id) <= _MAX_STORED_ID and (stored_id == own_id or not self._is_own(stored_id)):
-                try:
-                    info = await find_session(self._runner.store, stored_id)
-                except SessionCorrupt:
-                    if stored_id == own_id:  # by its namespace it is the owner's, who may delete it
-                        self._stored_ids[session_id] = stored_id
-                    raise
-                if info is not None and self._owns(info.labels):
+        for stored_id in self.possible_ids(session_id):
+            try:
+                info = await find_session(self._runner.store, stored_id)
+            except SessionCorrupt:
+                if self._is_own(stored_id) or not self.owner.prefix:  # the owner's, who may delete it
                     self._stored_ids[session_id] = stored_id
-                    self._note_size(stored_id, getattr(info, "size", None))
-                    return replace(info, session_id=session_id)
+                raise
+            if info is not None and self.owns(info.labels):
+                self._stored_ids[session_id] = stored_id
+                self._note_size(stored_id, getattr(info, "size", None))
+                return replace(info, session_id=session_id)
         return None
+
+    def possible_ids(self, session_id: str) -> list[str]:
+        """Return the stored ids that may belong to a public id: that in the namespace, and the one outside."""
+        own_id = self.owner.session_id(session_id)
+        # Without the last condition, an id with the digest in it would be another name of a session.
+        return [
+            stored_id
+            for stored_id in dict.fromkeys((own_id, session_id))
+            if len(stored_id) <= _MAX_STORED_ID and (stored_id == own_id or not self._is_own(stored_id))
+        ]
 
     async def get(self, session_id: str) -> SessionInfo:
         """Return the info of a session; raises `ApiError` for an unknown one."""
@@ -119,7 +133,7 @@ class OwnerSessions:
         """Return the state of a session, which has its stored id; `None` where the owner has none of this id."""
         state = await self._runner.store.load(await self.stored_id(session_id))
         # Checked again: it may have been deleted, and created by another owner, since it was found.
-        return state if state is not None and self._owns(state.labels) else None
+        return state if state is not None and self.owns(state.labels) else None
 
     async def load(self, session_id: str) -> AgentState:
         """Return the state of a session as its owner reads it; raises `ApiError` for an unknown one.
@@ -296,7 +310,8 @@ class OwnerSessions:
         question = self.agent.with_state(state).waiting()
         return None if question is None else event_json(question)
 
-    def _owns(self, labels: Mapping[str, str]) -> bool:
+    def owns(self, labels: Mapping[str, str]) -> bool:
+        """Say whether something with these labels is the owner's."""
         return self.owner.labels.items() <= labels.items()
 
     def _is_own(self, stored_id: str) -> bool:

@@ -1,0 +1,159 @@
+"""The routes under `/api/runs`."""
+
+import logging
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any
+
+import anyio
+from anyio import to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from agentrt.errors import AgentRTError, RunCorrupt, UsageError
+from agentrt.runs import RunInfo, RunStore
+from agentrt.runs.run import read_line
+from agentrt.runs.store import RUN_STATUSES, is_cursor
+from agentrt.serving.bodies import read_after, read_query_number
+from agentrt.serving.failure import ApiError
+from agentrt.serving.gate import Gate, RouteHandler
+from agentrt.serving.owners.runs import find_run, no_run, with_public_ids
+from agentrt.serving.owners.sessions import OwnerSessions
+from agentrt.serving.runs.query import read_label_filters, read_since
+from agentrt.serving.runs.run_page import browser_json, describe_run, dump_run
+from agentrt.serving.sse import EventStream
+
+__all__ = ["RunRoutes"]
+
+_logger = logging.getLogger("agentrt")
+_MAX_RUNS = 1_000
+_MAX_FILTER = 500  # characters
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # between two looks at a run that grows
+
+
+class RunRoutes:
+    """Answers the requests for recorded runs, which are those of the agent that `?agent=` names, or of the first one.
+
+    A run belongs to the owner of its session, by the label that it had when the run began.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+        self._limits = gate.limits
+
+    def routes(self) -> list[Route]:
+        """Return the routes; a session id may hold slashes."""
+        run = "/api/runs/{session_id:path}/{reply_id}"
+        table: list[tuple[str, str, RouteHandler]] = [
+            ("GET", "/api/runs", self._list),
+            ("GET", f"{run}/lines", self._read_lines),
+            ("GET", run, self._read),
+            ("DELETE", run, self._delete),
+        ]
+        return [Route(path, self._gate.endpoint(handler), methods=[method]) for method, path, handler in table]
+
+    async def _list(self, request: Request, sessions: OwnerSessions) -> Response:
+        query = request.query_params
+        limit = read_query_number(request, "limit", 100, _MAX_RUNS)
+        if limit == 0:
+            raise ApiError(400, "limit", f"?limit= must be a number from 1 to {_MAX_RUNS}")
+        cursor = query.get("cursor") or None
+        if cursor is not None and not is_cursor(cursor):
+            raise ApiError(400, "cursor", "?cursor= must be the cursor of the page before")
+        status = query.get("status") or None
+        if status not in (None, *RUN_STATUSES):
+            raise ApiError(400, "status", f"?status= must be one of {', '.join(RUN_STATUSES)}")
+        names = ("text", "agent", "tool", "layer")
+        words = {name: query[name] for name in names if query.get(name)}
+        if any(len(text) > _MAX_FILTER or not text.isprintable() for text in words.values()):
+            raise ApiError(400, "filter", f"?text=, ?tool= and ?layer= must be text of up to {_MAX_FILTER} characters")
+        runs, found = sessions.runs, None
+        if runs is not None:
+            found = await runs.list(
+                labels={**read_label_filters(request), **sessions.owner.labels},
+                status=status,
+                since=read_since(query.get("since")),
+                limit=limit,
+                cursor=cursor,
+                **words,
+            )
+        listed = [] if found is None else [describe_run(info) for info in found.runs]
+        return _answer(sessions, {"runs": listed, "cursor": None if found is None else found.cursor})
+
+    async def _read(self, request: Request, sessions: OwnerSessions) -> Response:
+        runs, info = await _find(request, sessions)
+        try:
+            run = await runs.load(info.session_id, info.reply_id)
+        except UsageError:  # it was deleted meanwhile
+            raise no_run() from None
+        return _answer(sessions, await to_thread.run_sync(dump_run, run))
+
+    async def _read_lines(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
+        after = read_after(request)
+        runs, info = await _find(request, sessions)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            sessions.take_place("streams")
+            return EventStream(
+                partial(_follow_lines, sessions, runs, info, after),
+                self._limits,
+                name=f"run {info.reply_id}",
+                on_leave=None,
+                headers={},
+            )
+        limit = read_query_number(request, "limit", _MAX_RUNS, _MAX_RUNS)
+        lines = await runs.raw_lines(info.session_id, info.reply_id, after)
+        found = [read_line(line, number) for number, line in enumerate(lines[:limit], after + 1)]
+        return _answer(sessions, {"lines": found, "status": info.status})
+
+    async def _delete(self, request: Request, sessions: OwnerSessions) -> Response:
+        runs, info = await _find(request, sessions)
+        if info.status == "running":
+            session = await sessions.find(sessions.owner.public_id(info.session_id))
+            # Without one, its process has died.
+            if session is not None and session.status == "running":
+                raise ApiError(409, "running", "a reply of this session is in progress: interrupt it first")
+        await runs.delete(info.session_id, info.reply_id)
+        return Response(status_code=204)
+
+
+async def _find(request: Request, sessions: OwnerSessions) -> tuple[RunStore, RunInfo]:
+    return await find_run(sessions, request.path_params["session_id"], request.path_params["reply_id"])
+
+
+async def _follow_lines(
+    sessions: OwnerSessions, runs: RunStore, run: RunInfo, after: int
+) -> AsyncGenerator[bytes, None]:
+    """Yield the lines as they are written, until the run ends or waits; the last message says which."""
+    pause, status = _FIRST_PAUSE, ""
+    try:
+        while not status:
+            # Before the lines, so that all are there where it has ended.
+            info = await runs.describe(run.session_id, run.reply_id)
+            if info is None:
+                return
+            lines = await runs.raw_lines(run.session_id, run.reply_id, after)
+            for line in lines:
+                after += 1
+                yield b"id: %d\ndata: %s\n\n" % (after, with_public_ids(sessions, browser_json(read_line(line, after))))
+            if info.status != "running":
+                status = info.status
+            elif lines:
+                pause = _FIRST_PAUSE
+            else:
+                # Another process may write it, so there is nothing to wait for.
+                await anyio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+    except RunCorrupt:
+        status = "unreadable"
+    except (AgentRTError, OSError) as error:
+        # The store is away. Without "done", a reader comes back.
+        _logger.warning("a reader of run %s was left: %s", run.reply_id, type(error).__name__)
+        return
+    yield b"event: done\ndata: %s\n\n" % browser_json({"status": status})
+
+
+def _answer(sessions: OwnerSessions, content: dict[str, Any] | bytes) -> Response:
+    text = content if isinstance(content, bytes) else browser_json(content)
+    return Response(with_public_ids(sessions, text), media_type="application/json")
