@@ -57,7 +57,9 @@ def test_middlewares_are_those_that_it_was_built_with():
 @pytest.mark.parametrize("cls", [Agent, ReActAgent])
 async def test_other_middlewares_run_with_their_own_tools(cls: Any):
     agent = cls("tester", "You are tested.", ScriptedChatModel(["one", "two"]), toolkit=[add], middlewares=[Note("a")])
+    agent.config = "the configuration that lists its middlewares"
     other = agent.with_middlewares([Note("b"), Note("c")])
+    assert other.config is None
     await agent.reply("go")
     assert prompt_of(agent) == "You are tested. a"
     await other.reply("go on")

@@ -81,6 +81,22 @@ async def test_a_rule_may_turn_a_question_into_one_for_a_program(other_process: 
     assert results_of(boss)["1"].text == "Scanned."
 
 
+async def test_a_rule_of_an_answer_holds_after_a_further_question() -> None:
+    counting = Counting()
+    rounds = [[call("k1", "publish", what="a")], [call("k2", "scan")], [call("k3", "publish", what="b")]]
+    boss = boss_of(agent_of("writer", [*rounds, "Published."], counting.tool(ask=True), Scan()))
+    boss.state.permission_context.allow_new_rules = True
+    await boss.reply("go")
+    await boss.reply(answer(boss, rules=[PermissionRule("publish", behavior="allow")]))
+    await boss.reply(answer(boss))
+    event = boss.waiting()
+    assert event.type == "REQUIRE_EXTERNAL_EXECUTION"
+    results = [ToolResultBlock(block.id, block.name, "clean") for block in event.tool_calls]
+    await boss.reply(ExternalExecutionResultEvent(event.reply_id, results))
+    assert boss.waiting() is None
+    assert counting.runs == ["a", "b"]
+
+
 async def test_without_a_rule_the_second_call_asks_again() -> None:
     counting = Counting()
     boss = boss_of(publishing_twice(counting))

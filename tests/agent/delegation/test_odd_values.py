@@ -85,6 +85,26 @@ async def test_a_state_copied_in_the_middle_does_nothing_twice() -> None:
         assert runs + again.runs in ([], ["x"])
 
 
+async def test_a_call_whose_conversation_is_not_kept_is_unknown() -> None:
+    copies = []
+
+    def tree(*script: Any) -> Any:
+        return boss_of(agent_of("writer", [*script], Counting().tool(ask=True)))
+
+    def finish(*_: Any) -> str:
+        copies.append(elsewhere(boss))
+        return "Published."
+
+    boss = tree([call("k1", "publish", what="x")], finish)
+    await boss.reply("go")
+    await boss.reply(answer(boss))
+    other = tree().with_state(copies[0])
+    other.model = agent_of("boss", ["Done."]).model
+    await other.reply(None)
+    result = results_of(other)["1"]
+    assert (result.state, result.text) == ("unknown", "[subagent_unknown] writer: StateLost")
+
+
 @pytest.mark.parametrize("is_shared", [True, False])
 async def test_agents_in_a_circle_do_not_wait_for_each_other(is_shared: bool) -> None:
     """With the same tools at both levels, or others of the same agents."""
