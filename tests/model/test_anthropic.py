@@ -463,6 +463,12 @@ async def test_the_last_count_of_a_stream_holds():
     assert (await answer(Wire(events))).usage == ChatUsage(15, 9, cache_input_tokens=3)
 
 
+async def test_no_output_tokens_of_an_empty_answer_are_a_count():
+    events = [start(output_tokens=0), *stop(output_tokens=0)]
+
+    assert (await answer(Wire(events))).usage == ChatUsage(10, 0)
+
+
 @pytest.mark.parametrize("counts", [{"input_tokens": 0, "output_tokens": 0}, {"input_tokens": None}])
 async def test_usage_that_is_missing_is_estimated_and_says_so(counts):
     events = [start(**counts), *text(0, "Hello there"), *stop(output_tokens=counts.get("output_tokens"))]

@@ -32,7 +32,7 @@ from agentrt.message import (
     UserMsg,
 )
 from agentrt.model import OpenAIResponsesModel, chat_model
-from agentrt.types import ChatResponse, ChatUsage, ToolChoice
+from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, ChatUsage, ToolChoice
 from tests.loop.helpers import add
 from tests.model.wire_openai import HELLO, KEY, URL, Answer, Server, error, events, json_of
 
@@ -40,6 +40,8 @@ PNG = Base64Source("aGk=", "image/png")
 REQUEST: Any = pydantic.TypeAdapter(ResponseCreateParams)
 WEATHER: dict[str, Any] = {"name": "get_weather", "description": "", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [{"type": "function", "function": WEATHER}]
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+ANSWER = {"type": "function", "function": {"name": STRUCTURED_OUTPUT, "description": "Answer.", "parameters": CITY}}
 REASONING = {
     "type": "reasoning",
     "id": "rs_1",
@@ -235,6 +237,17 @@ async def test_a_request_is_what_the_api_takes() -> None:
             {"role": "assistant", "content": "Sunny."},
         ],
     }
+
+
+async def test_a_schema_is_sent_as_a_strict_format_beside_the_verbosity():
+    model, server = model_of(json_of(WHOLE), stream=False, verbosity="low", structured_output="native")
+    await ask(model, [*HELLO, UserMsg("runtime", [HintBlock(STRUCTURED_OUTPUT_HINT)])], [ANSWER])
+
+    (body,) = server.bodies
+    REQUEST.validate_python({name: value for name, value in body.items() if name != "stream"})
+    schema = body["text"]["format"].pop("schema")
+    assert (list(schema["properties"]), schema["additionalProperties"]) == (["city"], False)
+    assert body["text"] == {"verbosity": "low", "format": {"type": "json_schema", "name": "answer", "strict": True}}
 
 
 async def test_what_the_model_did_goes_back_to_it() -> None:

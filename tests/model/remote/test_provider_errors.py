@@ -32,7 +32,7 @@ ECHO = f"Incorrect key {KEY} given"
         (error(403, "no"), Rejected, "rights"),
         (error(404, "no"), Rejected, "'gpt-test' and base_url='http://test.invalid/v1'"),
         (Answer([b"<html><body>nothing here</body></html>"], 404), Rejected, "404: nothing here;"),
-        (error(422, "no"), Rejected, "422"),
+        (error(422, "no"), Rejected, "422: no$"),
         (error(408), Transient, "408"),
         (error(409), Transient, "409"),
         (error(500), Transient, "500"),
