@@ -383,19 +383,16 @@ def _read_part(part: Any) -> TextBlock | DataBlock:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "text":
         return TextBlock(_read_text(part, "text", "a part of the type 'text'", ("type", "text")))
-    if kind == "image_url":
-        for key in part:
-            if key not in ("type", "image_url"):
-                raise InvalidInputError(_unknown_key("a part of the type 'image_url'", key, ("type", "image_url")))
-        return _read_image(part.get("image_url"))
-    raise InvalidInputError(
-        f"the content of a message holds {part!r:.200}, which is not understood: write a part such as "
-        f'{{"type": "text", "text": "Hi"}} or {{"type": "image_url", "image_url": {{"url": "https://..."}}}}, '
-        f"or give a DataBlock"
-    )
-
-
-def _read_image(image: Any) -> DataBlock:
+    if kind != "image_url":
+        raise InvalidInputError(
+            f"the content of a message holds {part!r:.200}, which is not understood: write a part such as "
+            f'{{"type": "text", "text": "Hi"}} or {{"type": "image_url", "image_url": {{"url": "https://..."}}}}, '
+            f"or give a DataBlock"
+        )
+    for key in part:
+        if key not in ("type", "image_url"):
+            raise InvalidInputError(_unknown_key("a part of the type 'image_url'", key, ("type", "image_url")))
+    image = part.get("image_url")
     url = _read_text(image, "url", "the image_url of a part", ("url", "detail"))
     if image.get("detail", "auto") != "auto":
         raise InvalidInputError(f"the detail of an image cannot be set, but is {image['detail']!r:.100}: leave it out")

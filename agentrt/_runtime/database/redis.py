@@ -40,7 +40,36 @@ class RedisClient:
     """
 
     def __init__(self, owner: str, url: object) -> None:
-        self._open = _make_open(owner, url)
+        coredis = import_extra(owner, "redis", "coredis", "retry")
+        if not isinstance(url, str) or not url.startswith(_REDIS_SCHEMES):
+            url_text = url.rpartition("@")[2].partition("?")[0] if isinstance(url, str) else url
+            raise ConfigError(
+                f"{owner}(url=...) must begin with one of {', '.join(_REDIS_SCHEMES)}, not {url_text!r:.200}: "
+                f"write it in full, as in 'redis://localhost:6379'"
+            )
+        try:
+            address = urlsplit(url)
+            number = address.path.strip("/")
+            # The path of a socket is that of a file.
+            is_usable = address.port != 0 and (address.scheme == "unix" or not number or number.isdecimal())
+        except ValueError:  # its text may quote a password
+            is_usable = False
+        if not is_usable:
+            raise ConfigError(
+                f"{owner}(url=...) has a port or a database that is not a number: write it as in 'redis://localhost:6379/0'"
+            )
+        # It would log the traceback of a failed connection, which the caller gets as an error.
+        logger = logging.getLogger("coredis")
+        if not logger.handlers:
+            logger.addHandler(logging.NullHandler())
+            logger.propagate = False
+        self._open = partial(
+            coredis.Redis.from_url,
+            url,
+            decode_responses=False,
+            verify_version=False,
+            retry_policy=coredis.retry.NoRetryPolicy(),
+        )
         self.place = f"Redis at {str(url).partition('://')[2].rpartition('@')[2].partition('?')[0]}"
         self._running: _Running | None = None
         self._lock = Lock()
@@ -108,37 +137,3 @@ def _run_client(open_client: Callable[[], Any], started: "Future[_Running]") -> 
 def _request_stop(portal: BlockingPortal) -> None:
     with suppress(RuntimeError):  # it has already ended
         portal.start_task_soon(portal.stop)
-
-
-def _make_open(owner: str, url: object) -> Callable[[], Any]:
-    """Return a factory of clients; raises `ConfigError` for an invalid URL."""
-    coredis = import_extra(owner, "redis", "coredis", "retry")
-    if not isinstance(url, str) or not url.startswith(_REDIS_SCHEMES):
-        url_text = url.rpartition("@")[2].partition("?")[0] if isinstance(url, str) else url
-        raise ConfigError(
-            f"{owner}(url=...) must begin with one of {', '.join(_REDIS_SCHEMES)}, not {url_text!r:.200}: "
-            f"write it in full, as in 'redis://localhost:6379'"
-        )
-    try:
-        address = urlsplit(url)
-        number = address.path.strip("/")
-        # The path of a socket is that of a file.
-        is_usable = address.port != 0 and (address.scheme == "unix" or not number or number.isdecimal())
-    except ValueError:  # its text may quote a password
-        is_usable = False
-    if not is_usable:
-        raise ConfigError(
-            f"{owner}(url=...) has a port or a database that is not a number: write it as in 'redis://localhost:6379/0'"
-        )
-    # It would log the traceback of a failed connection, which the caller gets as an error.
-    logger = logging.getLogger("coredis")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-        logger.propagate = False
-    return partial(
-        coredis.Redis.from_url,
-        url,
-        decode_responses=False,
-        verify_version=False,
-        retry_policy=coredis.retry.NoRetryPolicy(),
-    )

@@ -215,7 +215,14 @@ def _drop_patterns(schema: Any) -> Any:
 
 def add_defaults(value: Any, schema: object, root: JSONSchema) -> Any:
     """Return the value with the defaults of its JSON schema for missing properties."""
-    resolved = _resolve_schema(schema, root)
+    if isinstance(schema, dict):
+        variants = [variant for variant in schema.get("anyOf") or [] if variant != {"type": "null"}]
+        if len(variants) == 1:  # an optional value
+            schema = variants[0]
+    reference = schema.get("$ref") if isinstance(schema, dict) else None
+    if isinstance(reference, str) and reference.startswith("#/$defs/"):
+        schema = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
+    resolved: JSONSchema = schema if isinstance(schema, dict) else {}
     if isinstance(value, list):
         return [add_defaults(item, resolved.get("items", {}), root) for item in value]
     properties = resolved.get("properties", {})
@@ -226,15 +233,3 @@ def add_defaults(value: Any, schema: object, root: JSONSchema) -> Any:
         if name not in complete and isinstance(part, dict) and "default" in part:
             complete[name] = deepcopy(part["default"])
     return complete
-
-
-def _resolve_schema(schema: object, root: JSONSchema) -> JSONSchema:
-    """Return the target of a reference, or the schema of the value where `null` is allowed too."""
-    if isinstance(schema, dict):
-        variants = [variant for variant in schema.get("anyOf") or [] if variant != {"type": "null"}]
-        if len(variants) == 1:  # an optional value
-            schema = variants[0]
-    reference = schema.get("$ref") if isinstance(schema, dict) else None
-    if isinstance(reference, str) and reference.startswith("#/$defs/"):
-        schema = root.get("$defs", {}).get(reference.removeprefix("#/$defs/"), {})
-    return schema if isinstance(schema, dict) else {}

@@ -234,23 +234,7 @@ async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoic
     prompt, chains = agent.system_prompt, agent.chains
     if chains.on_system_prompt is not system_prompt:  # whose core gives back what it gets
         prompt = await chains.on_system_prompt(agent, current_prompt=prompt)
-    messages = _messages(agent, prompt)
-    if chains.on_tools is not current_tools:
-        await assemble(agent, run, run.progress.offered_toolkit)
-    runnable = run.toolkit.get_json_schemas(agent.state.active_groups)
-    tools = runnable if tool_choice is None else _narrow(runnable, tool_choice)
-    if chains.on_model_call is not call_model:
-        tools = OfferedTools(tools)
-        tools.runnable = runnable
-    answer: ModelResult = await chains.on_model_call(
-        agent, messages=messages, tools=tools, tool_choice=tool_choice, current_model=agent.model
-    )
-    return answer if answer.__class__ is ChatResponse else check_model_answer(agent.model, answer)
-
-
-def _messages(agent: ReplyingAgent, prompt: str) -> list[Msg]:
-    state = agent.state
-    reply = state.reply_context
+    state, reply = agent.state, agent.state.reply_context
     assert reply is not None
     # Providers cache by the beginning of a request: from one compression to the next, it only grows at its end.
     messages = [agent.live_conversation.prompt_message.message(prompt)] if prompt else []
@@ -271,7 +255,17 @@ def _messages(agent: ReplyingAgent, prompt: str) -> list[Msg]:
     hint = hint_for_model(reply)
     if hint is not None:
         messages.append(UserMsg("runtime", [HintBlock(hint)]))
-    return messages
+    if chains.on_tools is not current_tools:
+        await assemble(agent, run, run.progress.offered_toolkit)
+    runnable = run.toolkit.get_json_schemas(state.active_groups)
+    tools = runnable if tool_choice is None else _narrow(runnable, tool_choice)
+    if chains.on_model_call is not call_model:
+        tools = OfferedTools(tools)
+        tools.runnable = runnable
+    answer: ModelResult = await chains.on_model_call(
+        agent, messages=messages, tools=tools, tool_choice=tool_choice, current_model=agent.model
+    )
+    return answer if answer.__class__ is ChatResponse else check_model_answer(agent.model, answer)
 
 
 def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[JSONSchema]:

@@ -404,7 +404,22 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
         )
     if execution.state is ToolResultState.RUNNING:
         raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
-    _check_output(agent, call, execution)
+    # A call inside of another is of a tool of its own, also where one of this agent has that name.
+    tool = None if "/" in call.id else known_tools(agent).get(call.name)
+    output = _blocks_of(execution)
+    data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]
+    total = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)
+    size = sum(map(data_size, data))
+    limit = MAX_OUTPUT if tool is None else tool.max_output
+    _check_size(f"the result of {call.name!r}", total - size, limit)
+    _check_size(f"the data in the result of {call.name!r}", size, MAX_DATA if limit == MAX_OUTPUT else limit)
+    for block in data:
+        if isinstance(block.source, Base64Source) and not is_base64(block.source.data):
+            raise ResumeError(
+                f"the result of {call.name!r} holds data that is not base64: encode it with base64.b64encode",
+                code="invalid",
+            )
+    _check_size(f"the metadata of the result of {call.name!r}", len(to_json(execution.metadata)), _MAX_METADATA)
 
 
 def _is_earlier_result(
@@ -423,25 +438,6 @@ def _is_earlier_result(
         return None
     has_result = (decision.by, decision.behavior) == ("policy", _ALLOW)
     return decision.digest == _digest_of_result(execution) if has_result else None
-
-
-def _check_output(agent: ReplyingAgent, call: ToolCallBlock, execution: ToolResultBlock) -> None:
-    # A call inside of another is of a tool of its own, also where one of this agent has that name.
-    tool = None if "/" in call.id else known_tools(agent).get(call.name)
-    output = _blocks_of(execution)
-    data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]
-    total = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)
-    size = sum(map(data_size, data))
-    limit = MAX_OUTPUT if tool is None else tool.max_output
-    _check_size(f"the result of {call.name!r}", total - size, limit)
-    _check_size(f"the data in the result of {call.name!r}", size, MAX_DATA if limit == MAX_OUTPUT else limit)
-    for block in data:
-        if isinstance(block.source, Base64Source) and not is_base64(block.source.data):
-            raise ResumeError(
-                f"the result of {call.name!r} holds data that is not base64: encode it with base64.b64encode",
-                code="invalid",
-            )
-    _check_size(f"the metadata of the result of {call.name!r}", len(to_json(execution.metadata)), _MAX_METADATA)
 
 
 def _check_size(part: str, size: int, limit: int) -> None:

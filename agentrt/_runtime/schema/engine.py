@@ -52,7 +52,16 @@ class SchemaEngine:
         usual = 2019 if not name and _has_list(schema) else _NEWEST
         self._draft = _DRAFT_OF.get(name.partition("://")[2].rstrip("#"), usual)
         self.ignores_beside_ref = self._draft < 2019
-        self._pattern_bytes = min(_PATTERN_BYTES, _ALL_PATTERN_BYTES // max(1, _count_patterns(schema)))
+        patterns, parts = 0, [schema]
+        while parts:
+            part = parts.pop()
+            if isinstance(part, dict):
+                by_name = part.get("patternProperties")
+                patterns += isinstance(part.get("pattern"), str) + (len(by_name) if isinstance(by_name, dict) else 0)
+                parts += part.values()
+            elif isinstance(part, (list, tuple)):
+                parts += part
+        self._pattern_bytes = min(_PATTERN_BYTES, _ALL_PATTERN_BYTES // max(1, patterns))
 
     def compile(self, schema: Any, registry: "jsonschema_rs.Registry | None" = None) -> "jsonschema_rs.Validator":
         """Return the compiled validator; raises `SchemaError` for a malformed schema."""
@@ -105,19 +114,6 @@ def _has_list(schema: Any) -> bool:
     return isinstance(schema.get("items"), list) or any(
         _has_list(part.schema) for _, part in schemas_inside(schema, "#")
     )
-
-
-def _count_patterns(schema: Any) -> int:
-    count, parts = 0, [schema]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, dict):
-            by_name = part.get("patternProperties")
-            count += isinstance(part.get("pattern"), str) + (len(by_name) if isinstance(by_name, dict) else 0)
-            parts += part.values()
-        elif isinstance(part, (list, tuple)):
-            parts += part
-    return count
 
 
 def _describe_malformed(error: ValueError, schema: Any) -> str:

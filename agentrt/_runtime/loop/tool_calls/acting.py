@@ -301,16 +301,21 @@ async def _run_prepared_call(
     # context is that of this call alone, and ends with it.
     enclosing_replies.set(run.enclosing_replies)
     stream: _CallOutput
-    if agent.chains.on_acting is act or prepared.tool.is_hidden:
+    chains = agent.chains
+    if chains.on_acting is act or prepared.tool.is_hidden:
         result = await _run_tool(agent, run, prepared)
         if isinstance(result, ToolResponse):
             return result, []
         stream = result
     else:
         run.progress.prepared[call.id] = prepared  # where `act` finds it: layers pass on the call alone
-        stream = agent.chains.on_acting(agent, tool_call=copy_block(call))
+        stream = chains.on_acting(agent, tool_call=copy_block(call))
     # What is out cannot be taken back, so that nothing is announced before the whole has passed on_content.
-    is_held = agent.chains.on_content is not incoming_content and not call.is_hidden and _is_watched(agent)
+    is_held = (
+        chains.on_content is not incoming_content
+        and not call.is_hidden
+        and any(chains.terms.holds(agent, layer.middleware) for layer in chains.layers["on_content"])
+    )
     streamed: ToolOutput = []
     pieces: DataPieces | None = None
     failed: ToolResponse | None = None
@@ -329,12 +334,6 @@ async def _run_prepared_call(
     finally:
         await stream.aclose()
     return failed or item, streamed
-
-
-def _is_watched(agent: ReplyingAgent) -> bool:
-    """Say whether a layer of on_content, which holds in this reply, sees what comes from outside."""
-    chains = agent.chains
-    return any(chains.terms.holds(agent, layer.middleware) for layer in chains.layers["on_content"])
 
 
 async def _next_output(stream: _CallOutput | OwnedStream) -> ToolChunk | ToolResponse:
