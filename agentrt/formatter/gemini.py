@@ -168,7 +168,17 @@ class _GeminiTurns:
         for call_id, call in calls:
             result = self._results.get(id(call))
             name = valid_name(call.name) or "unknown"
-            response = {"error": UNANSWERED} if result is None else _response_of(result, call_id, media)
+            response = {"error": UNANSWERED}
+            if result is not None:
+                texts: list[str] = []
+                for part in _output_parts(result):
+                    if "text" in part:
+                        texts.append(part["text"])
+                    else:
+                        texts.append("(a file: after the results)")
+                        media += [{"text": f"From the result of {result.name}, call {call_id}:"}, part]
+                has_failed = result.state not in (ToolResultState.SUCCESS, ToolResultState.RUNNING)
+                response = {"error" if has_failed else "output": "\n".join(texts) or empty_result_text(result)}
             self._add_part("user", {"functionResponse": {"id": call_id, "name": name, "response": response}})
         for part in media:
             self._add_part("user", part)
@@ -185,19 +195,6 @@ class _GeminiTurns:
         if not self._turns or self._turns[-1]["role"] != role:
             self._turns.append({"role": role, "parts": []})
         self._turns[-1]["parts"].append(part)
-
-
-def _response_of(result: ToolResultBlock, call_id: str, media: list[JSONObject]) -> JSONObject:
-    """Return the response for the API; files are added to `media`, with a note about their origin."""
-    texts: list[str] = []
-    for part in _output_parts(result):
-        if "text" in part:
-            texts.append(part["text"])
-        else:
-            texts.append("(a file: after the results)")
-            media += [{"text": f"From the result of {result.name}, call {call_id}:"}, part]
-    has_failed = result.state not in (ToolResultState.SUCCESS, ToolResultState.RUNNING)
-    return {"error" if has_failed else "output": "\n".join(texts) or empty_result_text(result)}
 
 
 def _output_parts(result: ToolResultBlock) -> list[JSONObject]:

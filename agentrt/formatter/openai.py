@@ -228,11 +228,16 @@ def part_of(block: TextBlock | DataBlock) -> JSONObject:
     """Return the block as the API takes it, or a note where it does not."""
     if isinstance(block, TextBlock):
         return text_part(block.text)
-    media_type = block.source.media_type.lower()
+    source, media_type = block.source, block.source.media_type.lower()
+    if is_svg(block):
+        return text_part(file_note(block, "of a kind that this model's API does not take"))
     if media_type.startswith("image/"):
-        return _image_part(block)
-    data = block.source.data if isinstance(block.source, Base64Source) else None
-    if isinstance(block.source, URLSource) and (inline := DATA_URL.match(block.source.url)):
+        url = f"data:{source.media_type};base64,{source.data}" if isinstance(source, Base64Source) else source.url
+        if not url.startswith(("https://", "http://", "data:")):
+            return text_part(file_note(block, "which cannot be fetched from where it is"))
+        return {"type": "image_url", "image_url": {"url": url}}
+    data = source.data if isinstance(source, Base64Source) else None
+    if isinstance(source, URLSource) and (inline := DATA_URL.match(source.url)):
         data = inline["data"]
     if data is None:
         return text_part(file_note(block, "which cannot be fetched from where it is"))
@@ -248,19 +253,6 @@ def part_of(block: TextBlock | DataBlock) -> JSONObject:
             return text_part(file_note(block, "which is not readable text"))
         return text_part(f"{block.name}:\n{text}" if block.name else text)
     return text_part(file_note(block, "of a kind that this model's API does not take"))
-
-
-def _image_part(block: DataBlock) -> JSONObject:
-    source = block.source
-    if is_svg(block):
-        return text_part(file_note(block, "of a kind that this model's API does not take"))
-    if isinstance(source, Base64Source):
-        url = f"data:{source.media_type};base64,{source.data}"
-    elif source.url.startswith(("https://", "http://", "data:")):
-        url = source.url
-    else:
-        return text_part(file_note(block, "which cannot be fetched from where it is"))
-    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def file_note(block: DataBlock, why: str) -> str:

@@ -164,7 +164,7 @@ class AnthropicChatModel(RemoteChatModel):
                 for turn in body["messages"]
             ]
         if self.cache == "auto":
-            _mark_prefix(body, passing=_count_passing(messages))
+            _mark_prefix(body, messages)
         return body
 
     def _has_schema_mode(self) -> bool:
@@ -230,22 +230,8 @@ class AnthropicChatModel(RemoteChatModel):
         return _AnthropicReader(messages)
 
 
-def _count_passing(messages: Sequence[Msg]) -> int:
-    """Return the number of hints in separate messages at the end: the next request does not repeat them."""
-    count = 0
-    for message in reversed(messages):
-        blocks = message.get_content_blocks()
-        if message.role == "assistant" or not all(isinstance(block, HintBlock) for block in blocks):
-            break
-        count += sum(isinstance(block, HintBlock) and bool(block.hint.strip()) for block in blocks)
-    return count
-
-
-def _mark_prefix(body: JSONObject, *, passing: int) -> None:
-    """Set the API's cache marks: on tools, on the system prompt, and on the last part that will be repeated.
-
-    `passing` is the number of parts at the end that will not.
-    """
+def _mark_prefix(body: JSONObject, messages: Sequence[Msg]) -> None:
+    """Set the API's cache marks: on tools, on the system prompt, and on the last part that will be repeated."""
     if body.get("tools"):
         tools = body["tools"]
         # The API refuses the mark on a deferred tool, which is not part of the prefix.
@@ -253,6 +239,12 @@ def _mark_prefix(body: JSONObject, *, passing: int) -> None:
         body["tools"] = [*tools[:place], {**tools[place], "cache_control": _CACHED}, *tools[place + 1 :]]
     if isinstance(body.get("system"), str):
         body["system"] = [{**text_part(body["system"]), "cache_control": _CACHED}]
+    passing = 0  # hints in separate messages at the end, which the next request does not repeat
+    for message in reversed(messages):
+        blocks = message.get_content_blocks()
+        if message.role == "assistant" or not all(isinstance(block, HintBlock) for block in blocks):
+            break
+        passing += sum(isinstance(block, HintBlock) and bool(block.hint.strip()) for block in blocks)
     places = ((turn, place) for turn in reversed(body["messages"]) for place in reversed(range(len(_parts_of(turn)))))
     for number, (turn, place) in enumerate(places):
         parts = _parts_of(turn)

@@ -273,9 +273,30 @@ class _GeminiReader(AnswerReader):
         """Add the sources of the answer, which come with its end, or in some streams after it."""
         grounds, self._grounds = self._grounds, {}
         # Answers without a search have an empty one.
-        if any(any(fields.values()) for fields in grounds.values()):
-            text = "".join(self._texts)
-            self.accumulator.add_block(citations_block(GEMINI, _citations(grounds, text), text, **grounds))
+        if not any(any(fields.values()) for fields in grounds.values()):
+            return
+        text = "".join(self._texts)
+        grounding = grounds.get("groundingMetadata", {})
+        chunks = _objects(grounding.get("groundingChunks"))
+        citations: list[JSONObject] = []
+        cited: set[int] = set()
+        for support in _objects(grounding.get("groundingSupports")):
+            start, end = _place(support.get("segment"), text)
+            numbers = support.get("groundingChunkIndices")
+            for number in numbers if isinstance(numbers, list) else []:
+                if isinstance(number, int) and 0 <= number < len(chunks):
+                    cited.add(number)
+                    citations.append(_chunk_citation(chunks[number], start, end))
+        citations += [_chunk_citation(chunk, None, None) for number, chunk in enumerate(chunks) if number not in cited]
+        recited = grounds.get("citationMetadata", {})
+        for source in _objects(recited.get("citationSources") or recited.get("citations")):
+            start, end = _place(source, text)
+            citations.append(
+                new_citation(source, url=source.get("uri"), title=source.get("title"), start=start, end=end)
+            )
+        for page in _objects(grounds.get("urlContextMetadata", {}).get("urlMetadata")):
+            citations.append(new_citation(page, url=page.get("retrievedUrl")))
+        self.accumulator.add_block(citations_block(GEMINI, citations, text, **grounds))
 
     def _take_part(self, part: dict[str, object]) -> None:
         signature = text_in(part, "thoughtSignature")
@@ -333,29 +354,6 @@ class _GeminiReader(AnswerReader):
 def _explanation(fields: dict[str, object], name: str) -> str:
     text = text_in(fields, name)
     return f": {text}" if text else ""
-
-
-def _citations(grounds: dict[str, dict[str, object]], text: str) -> list[JSONObject]:
-    """Return the sources of the answer; `text` is that of its last block."""
-    grounding = grounds.get("groundingMetadata", {})
-    chunks = _objects(grounding.get("groundingChunks"))
-    citations: list[JSONObject] = []
-    cited: set[int] = set()
-    for support in _objects(grounding.get("groundingSupports")):
-        start, end = _place(support.get("segment"), text)
-        numbers = support.get("groundingChunkIndices")
-        for number in numbers if isinstance(numbers, list) else []:
-            if isinstance(number, int) and 0 <= number < len(chunks):
-                cited.add(number)
-                citations.append(_chunk_citation(chunks[number], start, end))
-    citations += [_chunk_citation(chunk, None, None) for number, chunk in enumerate(chunks) if number not in cited]
-    recited = grounds.get("citationMetadata", {})
-    for source in _objects(recited.get("citationSources") or recited.get("citations")):
-        start, end = _place(source, text)
-        citations.append(new_citation(source, url=source.get("uri"), title=source.get("title"), start=start, end=end))
-    for page in _objects(grounds.get("urlContextMetadata", {}).get("urlMetadata")):
-        citations.append(new_citation(page, url=page.get("retrievedUrl")))
-    return citations
 
 
 def _chunk_citation(chunk: dict[str, object], start: int | None, end: int | None) -> JSONObject:
