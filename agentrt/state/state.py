@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from threading import RLock
 from typing import Any, Literal
 
@@ -509,7 +509,21 @@ def _is_loadable(text: bytes) -> bool:
 
 def unserializable(state: AgentState) -> SessionUnserializable:
     """Return the error that names the part of the state that cannot be saved."""
-    return _unserializable_part(state.session_id, _find_culprit(state))
+    refuse = partial(_unserializable_part, state.session_id)
+    # The smallest parts come first, so that the error is as exact as possible.
+    for holder in (state, state.reply_context):
+        data = getattr(holder, "middleware_data", None)
+        for key, value in data.items() if isinstance(data, dict) else ():
+            if not _can_be_saved(AgentState(middleware_data={key: value}), {"middleware_data"}):
+                return refuse(f"the data of the middleware {key!r:.100}")
+    parts: list[tuple[Any, ...]] = []
+    if isinstance(state.context, list):
+        parts += [("context", index) for index in range(len(state.context))]
+    parts += [(field,) for field in AgentState.__dataclass_fields__]
+    for name, *rest in parts:
+        if not _can_be_saved(state, {name: set(rest)} if rest else {name}):
+            return refuse("".join([f"its {name}", *(f"[{key}]" for key in rest)]))
+    return refuse("it")
 
 
 def _unserializable_part(session_id: str, part: str) -> SessionUnserializable:
@@ -517,23 +531,6 @@ def _unserializable_part(session_id: str, part: str) -> SessionUnserializable:
         f"the state of session {session_id!r:.100} cannot be saved: {part} holds something that "
         f"has no JSON form, or not the type that it should have; keep strings, finite numbers, lists and dicts there"
     )
-
-
-def _find_culprit(state: AgentState) -> str:
-    # The smallest parts come first, so that the error is as exact as possible.
-    for holder in (state, state.reply_context):
-        data = getattr(holder, "middleware_data", None)
-        for key, value in data.items() if isinstance(data, dict) else ():
-            if not _can_be_saved(AgentState(middleware_data={key: value}), {"middleware_data"}):
-                return f"the data of the middleware {key!r:.100}"
-    parts: list[tuple[Any, ...]] = []
-    if isinstance(state.context, list):
-        parts += [("context", index) for index in range(len(state.context))]
-    parts += [(field,) for field in AgentState.__dataclass_fields__]
-    for name, *rest in parts:
-        if not _can_be_saved(state, {name: set(rest)} if rest else {name}):
-            return "".join([f"its {name}", *(f"[{key}]" for key in rest)])
-    return "it"
 
 
 def _can_be_saved(state: AgentState, part: Any) -> bool:
