@@ -19,7 +19,6 @@ from agentrt._runtime.concurrency.event_loop import in_event_loop
 from agentrt._runtime.concurrency.interrupt import InterruptResult
 from agentrt._runtime.concurrency.lifespan import open_for_reply, open_layers
 from agentrt._runtime.conversation.conversation import ReplyingAgent
-from agentrt._runtime.conversation.emission import emitting_hooks
 from agentrt._runtime.conversation.final_message import check_final_message
 from agentrt._runtime.conversation.inputs import (
     ANSWERS,
@@ -768,7 +767,10 @@ class Agent(ReActAgentBase):
 
     def _compile_chains(self, inner: tuple[MiddlewareBase, ...]) -> None:
         super()._compile_chains(inner)
-        self.live_conversation.emitting_hooks = emitting_hooks(self.chains)
+        # Their events can only be seen at once where another task than the reader's does the waiting.
+        self.live_conversation.emitting_hooks = frozenset(
+            hook for hook, layers in self.chains.layers.items() for layer in layers if layer.middleware.emits
+        )
 
     @classmethod
     def _refuse_steps(cls) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import binascii
-from collections.abc import Iterator
 
 from agentrt.message import Base64Source, URLSource
 
@@ -37,13 +36,10 @@ def _image_size(data: str) -> tuple[int, int] | None:
         return int.from_bytes(head[24:27], "little") + 1, int.from_bytes(head[27:30], "little") + 1
     if head[:4] == b"RIFF" and head[12:16] == b"VP8 " and len(head) >= 30:
         return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
-    return next(_jpeg_sizes(head), None) if head[:2] == b"\xff\xd8" else None
-
-
-def _jpeg_sizes(head: bytes) -> Iterator[tuple[int, int]]:
-    place = 2
+    place = 2 if head[:2] == b"\xff\xd8" else len(head)  # of the first segment of a JPEG
     while place + 9 <= len(head) and head[place] == 0xFF:
         marker, length = head[place + 1], int.from_bytes(head[place + 2 : place + 4])
         if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE_IN:
-            yield int.from_bytes(head[place + 7 : place + 9]), int.from_bytes(head[place + 5 : place + 7])
+            return int.from_bytes(head[place + 7 : place + 9]), int.from_bytes(head[place + 5 : place + 7])
         place += 2 + length
+    return None

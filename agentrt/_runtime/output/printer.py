@@ -168,8 +168,12 @@ class _MessageProgress:
         for position in range(0 if last else max(0, len(self._blocks) - 1), len(blocks)):
             block, is_new = blocks[position], position == len(self._blocks)
             text = _text_of(block)
-            if text is None and is_new and not (last or _is_complete(blocks, position)):
-                return  # the rest has to wait, to keep the order of the message
+            if text is None and is_new and not last:
+                # Several calls, or several results, may grow side by side; a block of another type shows that they are
+                # done. Until then the rest has to wait, to keep the order of the message.
+                is_running = isinstance(block, ToolResultBlock) and block.state is ToolResultState.RUNNING
+                if is_running or all(following.type == block.type for following in blocks[position + 1 :]):
+                    return
             if is_new:
                 self._blocks.append(_BlockProgress(block))
             progress = self._blocks[position]
@@ -190,14 +194,6 @@ def _text_of(block: ContentBlock) -> str | None:
     if isinstance(block, TextBlock):
         return block.text
     return block.thinking if isinstance(block, ThinkingBlock) else None
-
-
-def _is_complete(blocks: list[ContentBlock], position: int) -> bool:
-    # Several calls, or several results, may grow side by side; a block of another type shows that they are done.
-    block = blocks[position]
-    if isinstance(block, ToolResultBlock) and block.state is ToolResultState.RUNNING:
-        return False
-    return any(other.type != block.type for other in blocks[position + 1 :])
 
 
 def _shorten_name(name: str) -> str:

@@ -72,9 +72,11 @@ def note_waiting(
     except ValueError as error:
         _logger.error("the tool %r cannot wait: %s", call.name, error)
         return failure(f"{call.name} failed: it wanted to wait for an answer, but {error}.")
-    refusal = _earlier_refusal(context, call, questions)
-    if refusal is not None:
-        return failure(f"{call.name} was not run: {refusal}.", ToolResultState.DENIED)
+    for question in questions:  # no is the answer to one that a layer has asked before in this call
+        inner = context.inner.get(f"{call.id}/{question.tool_call.id}") if is_of_layer(question) else None
+        if inner is not None and inner.answer is not None and not inner.answer.confirmed:
+            refusal = inner.decision.message or "the user said no"
+            return failure(f"{call.name} was not run: {refusal}.", ToolResultState.DENIED)
     # Before anything is noted: a state that cannot be saved must not look as if it waited.
     check_kept(call.name, context.kept.get(call.id, {}))
     _note_questions(context, run, call, questions)
@@ -99,15 +101,6 @@ def _hidden_tool(run: ReplyRun, question: object) -> ToolBase | None:
         return None
     tool = run.toolkit.get(question.tool_call.name)
     return tool if tool is not None and tool.is_hidden else None
-
-
-def _earlier_refusal(context: ReplyContext, call: ToolCallBlock, questions: list[OpenQuestion]) -> str | None:
-    """Return why the answer to one of a layer's questions is no, where it was asked before in this call."""
-    for question in questions:
-        inner = context.inner.get(f"{call.id}/{question.tool_call.id}") if is_of_layer(question) else None
-        if inner is not None and inner.answer is not None and not inner.answer.confirmed:
-            return inner.decision.message or "the user said no"
-    return None
 
 
 def _refuse_by_permissions(context: ReplyContext, run: ReplyRun, call: ToolCallBlock) -> None:
