@@ -12,10 +12,11 @@ from agent_hooks import DeclarationError, HostRegistry, HostSurface, Interceptio
 from agentrt import Agent, AgentState
 from agentrt.errors import MiddlewareConfigError
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
-from agentrt.message import ThinkingBlock, ToolCallBlock, ToolResultBlock
+from agentrt.message import AssistantMsg, ThinkingBlock, ToolCallBlock, ToolResultBlock, UserMsg
 from agentrt.middleware import AgentHooksMiddleware, HumanApprovalMiddleware
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool
+from agentrt_middleware.agent_hooks.wire import messages_from_wire, messages_to_wire
 
 CALL = ToolCallBlock("c1", "pay", '{"amount": 5}')
 
@@ -209,6 +210,21 @@ async def test_a_request_is_sent_as_a_policy_leaves_it():
     agent = payer([AgentHooksMiddleware([decide])], [], script=["Done."])
     await agent.reply("Pay.")
     assert [message.get_text_content() for message in agent.model.calls[0].messages] == ["Pay nothing."]
+
+
+async def test_a_changed_request_keeps_what_a_policy_does_not_see():
+    history = [UserMsg("ann", "Pay hunter2."), AssistantMsg("shop", "Paid."), UserMsg("ann", "Pay.")]
+
+    def sent(changed):
+        return messages_from_wire(changed, messages_to_wire(history), history)
+
+    wire = messages_to_wire(history)
+    first, *others = sent([{**wire[0], "content": "Pay ***."}, *wire[1:]])
+    assert (first.id, first.name, first.get_text_content()) == (history[0].id, "ann", "Pay ***.")
+    assert others == history[1:]
+    assert sent(wire[1:]) == history[1:]
+    added, *others = sent([{"role": "user", "content": "Be quick."}, *wire])
+    assert (added.role, added.get_text_content(), others) == ("user", "Be quick.", history)
 
 
 async def texts(agent, text="Pay."):

@@ -132,3 +132,17 @@ async def test_a_budget_of_a_sub_agent_ends_only_that() -> None:
     boss = boss_of(writer)
     assert (await boss.reply("go")).finished_reason == "completed"
     assert results_of(boss)["1"].text == "[subagent_error] writer: BudgetExceeded"
+
+
+async def test_a_refused_call_of_a_sub_agent_ends_it_where_the_user_is_asked() -> None:
+    counting = Counting()
+    publish = [answer(1, content=[call(f"w{number}", "publish", what=str(number))]) for number in range(3)]
+    writer = agent_of("writer", publish, counting.tool())
+    boss = boss_of(writer, middlewares=[BudgetMiddleware(reply=Budget(tool_calls=2), on_exceed="ask")])
+    await boss.reply("go")
+    assert counting.runs == ["0"]
+    assert list(boss.waiting().inside.values()) == [["writer"]]
+    assert (await boss.reply(confirm(boss, confirmed=False))).finished_reason == "completed"
+    assert counting.runs == ["0"]
+    assert results_of(boss)["1"].metadata["error"] == "budget"
+    assert requests(writer) == 2

@@ -194,3 +194,23 @@ async def test_setting_the_redis_clock_back_loses_no_place() -> None:
     assert await redis.renew(now + 22, "first")
     assert await redis.take(now + 22 + 89, 0, "second") is not None
     assert await redis.take(now + 22 + 91, 0, "second") is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "tokens", "is_over"),
+    [
+        (RateLimits(max_concurrency=2), 0, False),  # a call runs
+        (RateLimits(requests_per_minute=1), 0, True),
+        (RateLimits(tokens_per_minute=1), 60, True),
+        (RateLimits(min_interval=30), 0, True),
+    ],
+)
+def test_whatever_is_in_use_keeps_a_limit_from_being_idle(limits: RateLimits, tokens: float, is_over: bool) -> None:
+    usage = Usage()
+    assert usage.is_idle(limits, 0)
+    assert usage.take(limits, 0, tokens, "call") is None
+    if is_over:
+        usage.end("call", 0)
+    assert not usage.is_idle(limits, 1)
+    usage.end("call", 0)
+    assert usage.is_idle(limits, 10_000)

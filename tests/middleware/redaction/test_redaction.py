@@ -27,6 +27,9 @@ from agentrt.event import (
     TextBlockDeltaEvent,
     ThinkingBlockEndEvent,
     ToolCallDeltaEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+    ToolResultTextDeltaEvent,
     UserConfirmResultEvent,
 )
 from agentrt.message import (
@@ -52,7 +55,7 @@ from agentrt.middleware import (
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, check_middleware
 from agentrt.tool import FunctionTool, ToolChunk, ToolContext, ToolResponse
-from agentrt.types import STRUCTURED_OUTPUT
+from agentrt.types import STRUCTURED_OUTPUT, ToolResultState
 from tests.loop.helpers import call, items_of
 from tests.middleware.fake_time import Least, rebuilt
 from tests.middleware.redaction.helpers import CARD_TEXT, EMAIL_TEXT, IBAN_TEXT, KEY_TEXT, PRIVATE_TEXT
@@ -547,6 +550,33 @@ async def test_custom_agents_are_redacted_too() -> None:
     assert_clean(message.to_json(), repr(agent.asked))
     await agent.observe(UserMsg("eve", ALL))
     assert_clean(agent.asked.to_json())
+
+
+async def test_streamed_results_of_a_custom_agent_are_redacted() -> None:
+    class Own(AgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            return AssistantMsg("own", "Done.")
+
+    class Looks(MiddlewareBase):
+        async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            yield ToolResultStartEvent("", "1", "look")
+            for delta in ("bob@exam", "ple.com ", "and more"):
+                yield ToolResultTextDeltaEvent("", "1", delta, "b")
+            yield ToolResultEndEvent("", "1", ToolResultState.SUCCESS)
+            async for item in next_handler():
+                yield item
+
+    class Outside(MiddlewareBase):
+        async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            async for item in next_handler():
+                if isinstance(item, ToolResultTextDeltaEvent):
+                    deltas.append(item.delta)
+                yield item
+
+    deltas: list[str] = []
+    await Own(middlewares=[Outside(), RedactionMiddleware(), Looks()]).reply(UserMsg("eve", "Look."))
+    assert "".join(deltas) == "[EMAIL] and more"
+    assert len(deltas) > 1
 
 
 @pytest.mark.parametrize("options", [{}, {"action": "token"}])
