@@ -19,39 +19,6 @@ from agentrt._runtime.keywords import suggest_attributes
 from agentrt._runtime.representation import describe_content, fields_set, never_raises, repr_as_call
 from agentrt.errors import InvalidInputError
 
-__all__ = [
-    "BLOCKS",
-    "CHOSEN_BY_TYPE",
-    "HIDDEN_CALL",
-    "Base64Source",
-    "BlockType",
-    "Citation",
-    "ContentBlock",
-    "DataBlock",
-    "HintBlock",
-    "InProcess",
-    "JSONObject",
-    "ProviderBlock",
-    "Record",
-    "Strict",
-    "TextBlock",
-    "ThinkingBlock",
-    "ToolCallBlock",
-    "ToolCallState",
-    "ToolResultBlock",
-    "ToolResultState",
-    "URLSource",
-    "citations_block",
-    "citations_in",
-    "citations_of",
-    "join_texts",
-    "new_citation",
-    "new_id",
-    "new_name",
-    "no_json_form",
-    "parse_json",
-]
-
 _Parsed = TypeVar("_Parsed")
 
 JSONObject = dict[str, Any]

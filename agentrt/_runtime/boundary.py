@@ -42,23 +42,6 @@ from agentrt.event import (
 from agentrt.message import Msg, new_message
 from agentrt.types import ChatUsage, FinishedReason, JSONObject
 
-__all__ = [
-    "ANSWERS",
-    "DATA_URL",
-    "AnswerEvent",
-    "is_base64",
-    "is_plain_message",
-    "is_plain_text",
-    "json_problem",
-    "json_size",
-    "mend_block",
-    "mend_message",
-    "read_message",
-    "read_messages",
-    "strict_json",
-    "whole_characters",
-]
-
 # Parameters begin with `;`: without it, searching a long URL that does not match would take quadratic time.
 DATA_URL = lazy_pattern(r"data:(?P<media_type>[^;,]*)(?:;[^,]*)?;base64,(?P<data>.*)", re.DOTALL)
 """A URL that holds its data itself."""

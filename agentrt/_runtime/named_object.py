@@ -7,8 +7,6 @@ from typing import Any
 
 from agentrt.errors import ConfigError
 
-__all__ = ["import_object"]
-
 
 def import_object(spec: str, *, example: str, agents: type | None = None) -> Any:
     """Return the object that "module:name" names; raises `ConfigError` if that fails.

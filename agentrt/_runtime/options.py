@@ -6,8 +6,6 @@ from typing import Any
 
 from agentrt.errors import ConfigError
 
-__all__ = ["check_bool", "check_seconds", "check_whole", "import_extra"]
-
 
 def check_whole(
     option: str, value: object, least: int = 1, most: int | None = None, *, error: type[Exception] = ConfigError

@@ -12,16 +12,6 @@ from typing import Any, TypeVar
 
 from agentrt._runtime.text import lazy_pattern, mask, repr_of
 
-__all__ = [
-    "describe_content",
-    "describe_setting",
-    "fields_set",
-    "is_secret",
-    "never_raises",
-    "repr_as_call",
-    "repr_by_settings",
-]
-
 _Object = TypeVar("_Object")
 _Describe = Callable[[object, int], str]
 _MAX_SHOWN = 200  # characters

@@ -7,20 +7,6 @@ import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, AnyStr, TextIO, cast
 
-__all__ = [
-    "encodable_text",
-    "escape_controls",
-    "lazy_pattern",
-    "mask",
-    "one_line",
-    "repr_of",
-    "repr_with_module",
-    "short_repr",
-    "type_with_article",
-    "user_frames_of",
-    "whole_characters",
-]
-
 
 def lazy_pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     """Return what `re.compile` returns, but compiled when it is first used, so that no import has to wait for it.

@@ -11,8 +11,6 @@ from pydantic_core import CoreSchema, core_schema
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import InvalidInputError
 
-__all__ = ["Timestamp", "WireTimestamp", "timestamp_text"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _NANOSECONDS = 1_000_000_000

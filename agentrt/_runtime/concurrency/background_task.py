@@ -26,8 +26,6 @@ from agentrt._runtime.concurrency.event_loop import (
 from agentrt._runtime.concurrency.mailbox import Mailbox
 from agentrt.errors import AgentRTError
 
-__all__ = ["BackgroundTask", "enclosing_replies", "run_in_own_context"]
-
 enclosing_replies: ContextVar[tuple[Hashable, ...]] = ContextVar("agentrt_enclosing_replies", default=())
 """The replies that the current task is working for, innermost last; not their ids, which two conversations may share.
 """

@@ -5,8 +5,6 @@ from threading import RLock
 
 from agentrt._runtime.concurrency.event_loop import CrossThreadEvent
 
-__all__ = ["CoalescedWork"]
-
 _SERVED, _TURN = "served", "turn"
 
 

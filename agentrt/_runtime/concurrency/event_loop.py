@@ -10,23 +10,6 @@ from typing import Any, Protocol
 
 import anyio
 
-__all__ = [
-    "RESPONSES_PER_CHECKPOINT",
-    "CrossThreadEvent",
-    "Event",
-    "call_soon_function",
-    "checkpoint",
-    "current_deadline",
-    "in_event_loop",
-    "new_cancel_scope",
-    "new_event",
-    "run_shielded",
-    "running_loop",
-    "running_trio",
-    "spawn",
-    "spawn_and_step",
-]
-
 RESPONSES_PER_CHECKPOINT = 256
 """After this many responses of a stream its reader lets the event loop do its other work."""
 

@@ -17,8 +17,6 @@ import anyio
 from agentrt._runtime.concurrency.event_loop import run_shielded, running_loop, spawn
 from agentrt.errors import AgentRTError
 
-__all__ = ["enter_lifespan", "lifespan_failure", "open_for_reply", "open_layers"]
-
 _logger = logging.getLogger("agentrt")
 _MAX_LIFESPAN_END_SECONDS = 60.0
 _ATTRIBUTE = "_open_lifespans"

@@ -10,8 +10,6 @@ import anyio
 
 from agentrt._runtime.concurrency.event_loop import running_trio, spawn
 
-__all__ = ["Reaper"]
-
 
 class Closable(Protocol):
     """A generator, or what can be closed like one."""

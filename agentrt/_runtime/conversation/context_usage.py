@@ -8,8 +8,6 @@ from agentrt.message import Msg
 from agentrt.state import AgentState, ReplyContext
 from agentrt.tool import Toolkit
 
-__all__ = ["ContextUsage", "MessageLengths", "characters_in"]
-
 _MAX_WEIGHT = 4  # characters of English that one of an answer may be worth, as those of Chinese are
 
 

@@ -24,16 +24,6 @@ from agentrt.tool.base import check_tool
 from agentrt.tool.table import ToolTable, is_bindable
 from agentrt.types import ContextConfig, ReActConfig
 
-__all__ = [
-    "AssembledTools",
-    "CheckpointPace",
-    "Conversation",
-    "ReplyingAgent",
-    "SystemPromptMessage",
-    "ToolBindings",
-    "bound_toolkit",
-]
-
 # A model that never waits must not keep the event loop from its other work, nor a cancellation from the reply; a
 # checkpoint costs as much as everything else in a call.
 _CALLS_PER_CHECKPOINT = 8

@@ -9,8 +9,6 @@ from agentrt.message import DataBlock, Msg, TextBlock, ToolCallBlock, copy_block
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason, ReActConfig
 
-__all__ = ["check_final_message", "end_error", "final_message"]
-
 _LAST_WORDS: dict[FinishedReason, str] = {
     "exceed_max_iters": "I used up the rounds that I have for one reply and could not finish.",
     "exceed_max_tool_calls": "I used up the tool calls that I have for one reply and could not finish.",

@@ -14,21 +14,6 @@ from agentrt.tool import Toolkit
 from agentrt.tool.base import ToolBase, call_plan_of
 from agentrt.types import PermissionBehavior
 
-__all__ = [
-    "AskedCall",
-    "asked_calls",
-    "begun_calls",
-    "close_abandoned_calls",
-    "close_calls_in_doubt",
-    "close_open_calls",
-    "describe_calls",
-    "drain_and_close",
-    "forget_inner_calls",
-    "mark_resumed_calls",
-    "open_calls",
-    "waiting_calls",
-]
-
 _CallResult = tuple[str, ToolResultState]
 
 _INTERRUPTED: _CallResult = "Interrupted: the reply ended before this call was done.", ToolResultState.INTERRUPTED

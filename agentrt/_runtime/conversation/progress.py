@@ -53,18 +53,6 @@ from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.call import PreparedCall
 from agentrt.types import PermissionDecision
 
-__all__ = [
-    "FLOWING",
-    "PLAIN_INSIDE",
-    "PLAIN_OUTSIDE",
-    "TEXT_RESULT_EVENTS",
-    "CoreAnswer",
-    "Origin",
-    "Phase",
-    "QuestionEvent",
-    "ReplyProgress",
-]
-
 _CALL_STARTS = {ToolCallStartEvent, ToolResultStartEvent}
 _NONE_SENT: set[tuple[type, str]] = set()  # shared: an empty set takes as much memory as two events
 _EVENTS: frozenset[type[AgentEvent]] = frozenset(get_args(get_args(AnyEvent)[0]))

@@ -13,8 +13,6 @@ from agentrt.event import (
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState
 from agentrt.state import ReplyContext
 
-__all__ = ["open_question", "park", "question_message"]
-
 
 async def park(agent: ReplyingAgent, run: ReplyRun, context: ReplyContext) -> list[AgentEvent]:
     """Leave the reply as it is, saved, for an answer; returns the events that ask for what is not asked yet.

@@ -21,8 +21,6 @@ from agentrt.state import ReplyContext
 from agentrt.tool import Toolkit
 from agentrt.types import FinishedReason, JSONObject
 
-__all__ = ["ReplyRun"]
-
 
 class ReplyRun:
     """One reply in progress, with all that the loop keeps of it; a `Run` is what hooks and tools see of it.

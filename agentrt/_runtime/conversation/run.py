@@ -8,7 +8,6 @@ import anyio
 import anyio.from_thread
 
 from agentrt._runtime.block import HIDDEN_CALL
-from agentrt._runtime.boundary import whole_characters
 from agentrt._runtime.conversation.context_usage import ContextUsage
 from agentrt._runtime.conversation.inputs import receive
 from agentrt._runtime.conversation.reply_run import ReplyRun
@@ -23,7 +22,7 @@ from agentrt._runtime.decoding.internal_call import (
 from agentrt._runtime.model_interface import ChatModelBase
 from agentrt._runtime.model_interface.estimate import CHARACTERS_PER_TOKEN
 from agentrt._runtime.representation import never_raises
-from agentrt._runtime.text import repr_of
+from agentrt._runtime.text import repr_of, whole_characters
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
 from agentrt.hooks import MiddlewareBase, NextModelCall
@@ -31,8 +30,6 @@ from agentrt.message import Msg, ToolCallBlock
 from agentrt.state import HiddenCall
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.types import FinishedReason, IncomingContent, JSONSchema
-
-__all__ = ["Run"]
 
 # The others say how a reply ends by itself, or fails.
 _REASONS_TO_STOP = tuple(reason for reason in get_args(FinishedReason) if reason not in ("completed", "error"))

@@ -26,18 +26,6 @@ from agentrt.message import ContentBlock, DataBlock, TextBlock, ToolCallBlock, T
 from agentrt.state import ReplyContext
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, FinishedReason, ToolChoice
 
-__all__ = [
-    "Act",
-    "Finish",
-    "Reason",
-    "Step",
-    "Wait",
-    "hint",
-    "next_step",
-    "step_between_rounds",
-    "step_of_calls",
-]
-
 _FINISHED = ToolCallState.FINISHED
 # A model may answer in words several times before it calls the tool, and its rounds may be used up by then.
 _GRACE_ROUNDS = 5

@@ -18,8 +18,6 @@ from agentrt.event import AgentEvent
 from agentrt.message import Msg
 from agentrt.state import AgentState
 
-__all__ = ["Claim", "ConversationLock", "CurrentReply", "WhenBusy", "lock_of", "saves_of"]
-
 WhenBusy = Literal["raise", "wait"]
 _REAP_SECONDS = 15.0
 _FOR_ITSELF = (

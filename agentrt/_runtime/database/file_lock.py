@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["lock_until"]
-
 
 @contextmanager
 def lock_until(descriptor: int, deadline: float) -> Iterator[None]:

@@ -4,8 +4,6 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["OpenFile"]
-
 
 class OpenFile:
     """The file that is now at `path`."""

@@ -15,8 +15,6 @@ from anyio.lowlevel import RunVar
 
 from agentrt.errors import SessionIOError, StateError
 
-__all__ = ["MAX_OPERATIONS", "MAX_WAIT", "DatabaseError", "OperationQueue", "no_answer"]
-
 MAX_WAIT = 10.0
 """Seconds that an operation may take."""
 

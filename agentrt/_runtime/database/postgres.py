@@ -12,8 +12,6 @@ from agentrt._runtime.options import check_whole, import_extra
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError
 
-__all__ = ["PostgresConnections", "check_postgres_options"]
-
 _POSTGRES_SCHEMES = ("postgresql://", "postgres://")
 _SCHEMA_NAME = lazy_pattern(r"[a-z_][a-z0-9_]{0,62}")
 _MAX_POOL = 1000

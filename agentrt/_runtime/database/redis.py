@@ -19,8 +19,6 @@ from agentrt._runtime.options import import_extra
 from agentrt._runtime.text import first_error
 from agentrt.errors import ConfigError
 
-__all__ = ["RedisClient"]
-
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 _REDIS_CLOSE_SECONDS = 5.0
 

@@ -12,8 +12,6 @@ from agentrt._runtime.database.worker_threads import Deadline, WorkerThreads
 from agentrt._runtime.options import import_extra
 from agentrt.errors import ConfigError, StoreError
 
-__all__ = ["SQLiteConnection", "SQLiteDatabase"]
-
 
 class SQLiteConnection(Protocol):
     """The methods of both libraries' connections that are used here."""

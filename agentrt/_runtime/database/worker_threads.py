@@ -7,8 +7,6 @@ from typing import TypeVar
 
 from agentrt._runtime.database.operations import OperationQueue
 
-__all__ = ["Deadline", "WorkerThreads"]
-
 _ThreadResult = TypeVar("_ThreadResult")
 
 

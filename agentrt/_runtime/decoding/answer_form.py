@@ -18,8 +18,6 @@ from agentrt.errors import InvalidInputError
 from agentrt.state.state import WRAPPER, StructuredTask
 from agentrt.types import JSONObject, JSONSchema
 
-__all__ = ["AnswerForm", "add_defaults", "describe_misfit"]
-
 _MAX_ERRORS = 5
 _NAMES_OF_TYPES = ("__supertype__", "__value__")  # of a NewType, and of a `type` statement
 _SCHEMA_EXAMPLE = '{"type": "object", "properties": {"answer": {"type": "string"}}}'

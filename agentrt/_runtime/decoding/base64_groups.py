@@ -2,8 +2,6 @@
 
 import base64
 
-__all__ = ["DataPieces"]
-
 
 class DataPieces:
     """Splits the data of each block differently, so that joining thousands of pieces takes linear time.

@@ -36,8 +36,6 @@ from agentrt.message import (
     ToolResultState,
 )
 
-__all__ = ["BlockEvents", "Events", "events_of"]
-
 Events = list[AgentEvent]
 
 # Providers refuse an empty name; a call of this one is answered with "no such tool".

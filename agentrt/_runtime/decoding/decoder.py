@@ -7,10 +7,9 @@ from time import time_ns
 from typing import Any
 
 from agentrt._runtime.block import HIDDEN_CALL
-from agentrt._runtime.boundary import whole_characters
 from agentrt._runtime.decoding.block_events import BlockEvents, Events, events_of
 from agentrt._runtime.decoding.model_answer import checked_blocks, is_plain, model_call_end, plain_thinking
-from agentrt._runtime.text import repr_of
+from agentrt._runtime.text import repr_of, whole_characters
 from agentrt.errors import ChainContractError
 from agentrt.event import (
     ModelCallEndEvent,
@@ -19,8 +18,6 @@ from agentrt.event import (
 )
 from agentrt.message import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.types import ChatResponse, ChatUsage
-
-__all__ = ["Decoder"]
 
 _logger = logging.getLogger("agentrt")
 _new_event = object.__new__

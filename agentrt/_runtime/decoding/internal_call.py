@@ -24,17 +24,6 @@ from agentrt.tool.arguments import ArgumentsError, Parse, parser_by_schema
 from agentrt.tool.table import OfferedTools
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, JSONSchema, ReActConfig, ToolChoice
 
-__all__ = [
-    "ask_internally",
-    "check_model_answer",
-    "check_question",
-    "current_call",
-    "current_purpose",
-    "forget_internal_attempt",
-    "is_internal",
-    "wrong_model",
-]
-
 _MAX_NESTED_CALLS = 3
 _AnswerT = TypeVar("_AnswerT", bound=ModelResult)
 

@@ -10,8 +10,6 @@ from agentrt.event import ModelCallEndEvent
 from agentrt.message import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.types import ChatUsage
 
-__all__ = ["checked_blocks", "is_plain", "model_call_end", "plain_thinking"]
-
 _MAX_TOKEN_COUNT = 1 << 53  # beyond any real count; JSON parsers keep no larger number exactly
 _WRITTEN_BY_MODELS = (TextBlock, ThinkingBlock, DataBlock, ToolCallBlock, ProviderBlock)
 

@@ -27,8 +27,6 @@ from agentrt.event import (
 )
 from agentrt.message import APPLY, Msg, find_block, new_reply_message
 
-__all__ = ["Recorder"]
-
 # A call ends with its result: until then, its tool runs with the arguments as the model wrote them.
 _ENDED_BY: dict[type[AgentEvent], tuple[type[Any], ...]] = {
     TextBlockEndEvent: (TextBlock,),

@@ -38,8 +38,6 @@ from agentrt.event import (
 )
 from agentrt.message import Msg
 
-__all__ = ["ToldEvents", "replace_in_event"]
-
 _DELTAS = (TextBlockDeltaEvent, ThinkingBlockDeltaEvent, ToolResultTextDeltaEvent)
 _ENDS_OF_BLOCKS = (TextBlockEndEvent, ThinkingBlockEndEvent)
 # After these, no open block of the reply gets another delta.

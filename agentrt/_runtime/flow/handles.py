@@ -21,22 +21,6 @@ from agentrt._runtime.text import lazy_pattern, repr_of
 from agentrt.errors import UsageError
 from agentrt.types import FlowLabel
 
-__all__ = [
-    "ANYWHERE",
-    "LONGEST_HANDLE",
-    "HandlePlace",
-    "HeldValue",
-    "HeldValues",
-    "HoldingState",
-    "forget_unnamed",
-    "hold",
-    "holds",
-    "label_of",
-    "label_shown",
-    "mark_as_shown",
-    "name_of_handle",
-]
-
 _HANDLE_NAME = lazy_pattern(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 LONGEST_HANDLE = len("<") + 64 + len("_") + 9 + len("_") + 8 + len(">")
 _NOTHING_READ = FlowLabel()

@@ -37,24 +37,6 @@ from agentrt.errors import UsageError
 from agentrt.message import Msg
 from agentrt.types import FlowLabel
 
-__all__ = [
-    "Replacement",
-    "describe_held",
-    "hold_answer",
-    "move_to",
-    "release_arguments",
-    "replace_in_blocks",
-    "replace_in_inputs",
-    "replace_in_json",
-    "replace_in_message",
-    "replace_in_value",
-    "replace_words",
-    "show_value",
-    "value_anywhere",
-    "value_in_output",
-    "value_in_tools",
-]
-
 Replacement = Callable[[str, HeldValue], Any]
 """Returns the replacement of a handle; called with the handle and its value."""
 

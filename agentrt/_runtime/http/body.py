@@ -10,8 +10,6 @@ import httpx2
 
 from agentrt._runtime.http.limits import CLOSE_SECONDS, MAX_BYTES
 
-__all__ = ["LimitedBody", "RefusedBody", "limit_body"]
-
 _DECODED = ("gzip", "x-gzip", "deflate")
 _SLICE = 65_536
 _GZIP_BITS, _DEFLATE_BITS, _BARE_DEFLATE_BITS = 31, 15, -15

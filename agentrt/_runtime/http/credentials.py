@@ -13,8 +13,6 @@ import pydantic
 from agentrt.errors import Rejected
 from agentrt.types import SignRequest
 
-__all__ = ["Credentials", "KeyOption", "is_key"]
-
 KeyOption = str | pydantic.SecretStr | Callable[[], str | Awaitable[str]]
 """A key, or a function that returns one before each request."""
 

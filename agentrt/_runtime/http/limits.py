@@ -8,8 +8,6 @@ import anyio
 
 from agentrt.errors import ConfigError, Timeout
 
-__all__ = ["CLOSE_SECONDS", "MAX_BYTES", "CallTimer", "Timeouts"]
-
 MAX_BYTES = 64 * 2**20
 """The maximum bytes of one answer: even the longest are well below it, at some 300 bytes per streamed token."""
 

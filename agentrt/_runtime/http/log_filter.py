@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from agentrt._runtime.text import lazy_pattern
 
-__all__ = ["keep_headers_out_of_logs"]
-
 _HEADERS_MASK = "(headers left out)"
 _LOGGERS = (
     *("httpx", "httpx2"),

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from agentrt.errors import ConfigError
 
-__all__ = ["check_headers", "check_http_client", "check_max_bytes", "check_sign"]
-
 
 def check_headers(option: str, headers: object) -> None:
     """Raise `ConfigError` for anything but a dict of `str`, without its values: headers may hold secrets."""

@@ -19,8 +19,6 @@ from agentrt._runtime.http.limits import CLOSE_SECONDS, MAX_BYTES, CallTimer
 from agentrt._runtime.http.log_filter import keep_headers_out_of_logs
 from agentrt.errors import Malformed, ModelError, Rejected, Timeout, Transient
 
-__all__ = ["HTTPPeer", "HTTPResponse", "summarize_error"]
-
 _DRAIN_SECONDS = 0.1  # for the end of a response, which its connection needs to be reused
 _MAX_ERROR_BYTES = 65_536
 _MAX_ERROR_SECONDS = 5.0

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn, TypeVar
 
-__all__ = ["compute_missing", "suggest_attributes"]
-
 _Decorated = TypeVar("_Decorated", bound=type)
 
 

@@ -4,8 +4,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
-__all__ = ["find_elsewhere", "import_when_read", "keep_old_names"]
-
 
 def import_when_read(module: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
     """Return a `__getattr__` for a module, which imports these names, listed by their home, when they are read."""

@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from agentrt.errors import WrongCallError
 
-__all__ = ["accept_old_keywords", "rename_keywords"]
-
 _Renaming = TypeVar("_Renaming", bound=Callable[..., Any])
 
 

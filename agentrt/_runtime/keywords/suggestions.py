@@ -12,14 +12,6 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from agentrt.errors import UnknownKeywordError, WrongCallError
 
-__all__ = [
-    "hide_unknown",
-    "suggest_arguments",
-    "suggest_keywords",
-    "unknown_keywords",
-    "wrong_call",
-]
-
 _Decorated = TypeVar("_Decorated", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Init = Callable[..., None]

@@ -35,18 +35,6 @@ from agentrt.message import AssistantMsg, Msg, copy_block, find_block, take_over
 from agentrt.state import AgentState, ReplyContext
 from agentrt.state.changes import SaveRecord
 
-__all__ = [
-    "announce_answer",
-    "announce_notice",
-    "announce_round",
-    "core_answer",
-    "keep_as_told",
-    "mend_answer",
-    "message_to_return",
-    "touch_history",
-    "withdraw_unkept",
-]
-
 _FOR_THE_MODEL_ALONE = (ThinkingBlock, ProviderBlock)
 
 

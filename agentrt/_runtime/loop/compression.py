@@ -40,8 +40,6 @@ from agentrt.state import AgentState
 from agentrt.state.state import state_to_json
 from agentrt.types import ContextConfig, IncomingContent, ToolChoice
 
-__all__ = ["compress", "compress_now", "compress_then_reason", "near_context_limit", "update_from_usage"]
-
 _HistoryItem = TypeVar("_HistoryItem")
 
 _HOOKS_OF_A_COMPRESSION = ("on_compress_context", "on_model_call", "on_system_prompt")

@@ -35,8 +35,6 @@ from agentrt.hooks import ReplyInput
 from agentrt.message import APPLY, Msg, ToolCallState
 from agentrt.state import ReplyContext
 
-__all__ = ["check_has_something", "open_reply", "receive_input"]
-
 
 async def open_reply(
     agent: ReplyingAgent, run: ReplyRun, inputs: ReplyInput, structured_schema: Any

@@ -31,21 +31,6 @@ from agentrt.message import Msg, copy_block, new_reply_message
 from agentrt.state import AgentState, ReplyContext, ReplyOutcome
 from agentrt.types import FinishedReason
 
-__all__ = [
-    "UNSAVED",
-    "abandon_unfinished_reply",
-    "begin_context",
-    "end_event",
-    "end_partial_message",
-    "end_reply",
-    "forget_unfinished_round",
-    "message_when_interrupted",
-    "record_end",
-    "resumption_event",
-    "skip_unsaved",
-    "start_event",
-]
-
 # More events than any process sends between two saves, and still nine million times less than the largest number that
 # readers of JSON keep exactly.
 UNSAVED = 1_000_000_000

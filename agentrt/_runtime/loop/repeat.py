@@ -17,8 +17,6 @@ from agentrt.state import AgentState, ReplyContext, StructuredTask
 from agentrt.state.state import WRAPPER
 from agentrt.types import STRUCTURED_OUTPUT
 
-__all__ = ["check_reply_id", "check_sequence_number", "find_reply", "is_in_progress", "repeat_reply"]
-
 _REPLY_ID = lazy_pattern(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_NUMBER = 2**53 - 1
 

@@ -50,8 +50,6 @@ from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import MAX_DATA, data_size
 from agentrt.types import IncomingContent, JSONObject, PermissionBehavior, PermissionRule, ToolOutput, ToolResponse
 
-__all__ = ["already_answered", "apply_answer", "check_answer", "receive_answer", "reply_to_resume"]
-
 _MAX_QUOTE = 200  # characters of what an answer says that a message repeats
 _ALLOW, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.DENY
 _ANSWER_TO = {"user": "a UserConfirmResultEvent", "external": "an ExternalExecutionResultEvent"}

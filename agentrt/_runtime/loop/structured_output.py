@@ -19,18 +19,6 @@ from agentrt.tool.arguments import parse_arguments
 from agentrt.tool.to_response import failure
 from agentrt.types import STRUCTURED_OUTPUT, ToolOutput, ToolResponse
 
-__all__ = [
-    "check_form",
-    "count_answer",
-    "count_answer_in_words",
-    "form_of",
-    "keep_as_written",
-    "require_structured_output",
-    "restore_form",
-    "toolkit_for_reply",
-    "with_instance",
-]
-
 _logger = logging.getLogger("agentrt")
 _MAX_MISFIT = 500  # characters
 _REFUSED = "the answer does not fit: "

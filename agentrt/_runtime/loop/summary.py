@@ -4,10 +4,10 @@ import logging
 from contextlib import suppress
 
 from agentrt._runtime.block import citations_of
-from agentrt._runtime.boundary import whole_characters
 from agentrt._runtime.conversation.conversation import ReplyingAgent
 from agentrt._runtime.model_interface.estimate import CHARACTERS_PER_TOKEN, cut_to_length, text_length
 from agentrt._runtime.model_interface.visible import without_hidden_calls
+from agentrt._runtime.text import whole_characters
 from agentrt.errors import BudgetExceeded, ContextOverflow, Malformed
 from agentrt.message import (
     ContentBlock,
@@ -22,8 +22,6 @@ from agentrt.message import (
     ToolResultBlock,
     UserMsg,
 )
-
-__all__ = ["summarise"]
 
 _logger = logging.getLogger("agentrt")
 

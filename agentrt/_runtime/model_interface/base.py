@@ -15,8 +15,6 @@ from agentrt.errors import ConfigError, InvalidInputError, Unsupported, UsageErr
 from agentrt.message import Msg
 from agentrt.types import STRUCTURED_OUTPUT, ChatResponse, JSONSchema, ToolChoice
 
-__all__ = ["ChatModelBase", "ModelResult"]
-
 # The names of a request in other frameworks.
 _MODEL_GUESSES = ("ainvoke", "chat", "complete", "create", "generate", "invoke", "predict", "request", "responses")
 

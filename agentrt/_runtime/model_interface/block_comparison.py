@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 from agentrt._runtime.block import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock
 
-__all__ = ["SPOKEN", "common_start", "have_same_content", "is_same", "spoken_blocks"]
-
 SPOKEN = (TextBlock, ThinkingBlock, DataBlock, ProviderBlock)
 """The blocks of what a model says, without calls."""
 

@@ -10,8 +10,6 @@ from agentrt.errors import ConfigError
 from agentrt.message import ContentBlock, DataBlock, Msg, ToolResultBlock
 from agentrt.types import ChatUsage, JSONSchema
 
-__all__ = ["CAPABILITIES", "INPUTS", "ModelCapabilities", "ModelPrices", "TokenPrices", "inputs_of", "needs_of"]
-
 INPUTS = ("text", "image", "audio", "video", "pdf")
 """The possible inputs of a model."""
 _ABILITIES = ("tools", "schema", "reasoning")

@@ -8,8 +8,6 @@ from agentrt._runtime.model_interface.image_size import image_tokens
 from agentrt._runtime.text import lazy_pattern
 from agentrt.message import Base64Source, URLSource
 
-__all__ = ["data_tokens"]
-
 _WINDOW = 65_536  # characters of base64 at the beginning and at the end, where most files store their length
 # Claude gets each page as text and as a picture; Gemini gets a picture for each second of video.
 _TOKENS_PER_PAGE, _TOKENS_PER_SECOND, _TOKENS_PER_SECOND_OF_VIDEO = 2_000, 32, 300

@@ -25,17 +25,6 @@ from agentrt._runtime.text import repr_of
 from agentrt.message import Msg
 from agentrt.types import ChatUsage
 
-__all__ = [
-    "CHARACTERS_PER_TOKEN",
-    "CountTokens",
-    "CountedLength",
-    "TextLength",
-    "characters_of",
-    "cut_to_length",
-    "estimated_usage",
-    "text_length",
-]
-
 CountTokens = Callable[[str], int]
 """A user's own count of the tokens of some text."""
 TextLength = Callable[[str], int]

@@ -5,8 +5,6 @@ import binascii
 
 from agentrt.message import Base64Source, URLSource
 
-__all__ = ["image_tokens"]
-
 _UNKNOWN_SIZE = 1_000  # tokens, about those of an image of 870 by 870
 _FEWEST, _MOST = 85, 1_600  # providers scale down larger images
 _PIXELS_PER_TOKEN = 750  # of Claude; for others, an image has between a fifth and all of that

@@ -8,8 +8,6 @@ from typing import Any
 from agentrt._runtime.block import Base64Source, ContentBlock, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.types import ChatResponse
 
-__all__ = ["CompletedStream", "join_blocks", "joined_response"]
-
 
 def joined_response(pieces: Sequence[ChatResponse], *, is_whole: bool) -> ChatResponse | None:
     """Return the pieces of a stream as one response, `None` if there are none."""

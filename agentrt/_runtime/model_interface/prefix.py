@@ -12,8 +12,6 @@ from agentrt._runtime.model_interface.block_comparison import is_same
 from agentrt.message import Msg
 from agentrt.types import JSONSchema
 
-__all__ = ["Prefix", "moved_parts"]
-
 Prefix = tuple[list[JSONSchema], list[Msg]]
 """The tools and the messages of a request."""
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from agentrt._runtime.block import ContentBlock, ToolCallBlock, ToolResultBlock
 from agentrt.message import Msg
 
-__all__ = ["VisibleMessages", "has_hidden_calls", "visible_message", "visible_messages", "without_hidden_calls"]
-
 
 def has_hidden_calls(blocks: Sequence[ContentBlock]) -> bool:
     """Say whether some of the blocks are hidden from models."""

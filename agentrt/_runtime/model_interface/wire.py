@@ -8,8 +8,6 @@ from agentrt._runtime.model_interface.prefix import Prefix, moved_parts
 from agentrt.message import Msg
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
-__all__ = ["WireRecord"]
-
 
 @dataclass(slots=True, repr=False, eq=False)
 class WireRecord:

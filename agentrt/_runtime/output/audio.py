@@ -8,8 +8,6 @@ from typing import Protocol
 
 from agentrt.message import Base64Source, DataBlock
 
-__all__ = ["AudioPlayer", "PlayerFactory", "SpeechPlayback", "sounds_in"]
-
 _logger = logging.getLogger("agentrt")
 _CHECKED_DIGITS = 32  # of base64: if they are unchanged, a sound counts as grown
 

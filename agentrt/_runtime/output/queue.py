@@ -8,8 +8,6 @@ import anyio.lowlevel
 
 from agentrt._runtime.options import check_whole
 
-__all__ = ["MessageQueue"]
-
 _T = TypeVar("_T")
 
 

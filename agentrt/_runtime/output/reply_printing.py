@@ -41,8 +41,6 @@ from agentrt.message import (
 from agentrt.state import AgentState
 from agentrt.types import STRUCTURED_OUTPUT
 
-__all__ = ["print_reply"]
-
 # The other events do not change the printed message, or not yet.
 _PRINTED_EVENTS = {DataBlockEndEvent, HintBlockEvent, ModelCallRetryEvent, ProviderBlockEvent}
 _PRINTED_EVENTS |= {ReplyResumedEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent, ToolCallEndEvent}

@@ -6,8 +6,6 @@ from typing import TextIO
 
 from agentrt._runtime.text import encodable_text
 
-__all__ = ["Screen", "standard_output"]
-
 _logger = logging.getLogger("agentrt")
 
 

@@ -4,8 +4,6 @@ import json
 
 from agentrt.types import JSONSchema
 
-__all__ = ["describe_parameters"]
-
 _MAX_DESCRIBED = 20
 _MAX_DEFINITIONS = 5
 

@@ -10,8 +10,6 @@ from agentrt._runtime.text import short_repr
 if TYPE_CHECKING:
     import jsonschema_rs
 
-__all__ = ["SchemaEngine"]
-
 _PATTERN_BYTES = 1_000_000
 """The most that a compiled pattern may take."""
 _ALL_PATTERN_BYTES = 20_000_000

@@ -16,8 +16,6 @@ from agentrt.types import JSONSchema
 if TYPE_CHECKING:
     import jsonschema_rs
 
-__all__ = ["PATTERN", "Explanation"]
-
 PATTERN = "x-agentrt-pattern"
 """The keyword for the original text of a pattern that was taken apart."""
 

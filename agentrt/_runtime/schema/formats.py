@@ -6,8 +6,6 @@ from ipaddress import IPv4Address, IPv6Address
 
 from agentrt._runtime.text import lazy_pattern
 
-__all__ = ["FORMATS"]
-
 _DATE = lazy_pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = lazy_pattern(r"([0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.[0-9]+)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})?")
 _UUID = lazy_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

@@ -13,17 +13,6 @@ from pydantic_core import to_json
 
 from agentrt.types import JSONSchema
 
-__all__ = [
-    "LISTS",
-    "MAPS",
-    "SINGLES",
-    "Parts",
-    "SchemaError",
-    "SchemaPart",
-    "escape_pointer",
-    "schemas_inside",
-]
-
 MAX_PARTS = 5_000
 _MAX_VISITS = 50_000
 # In checks of one number: a tenth of a microsecond.

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 from agentrt.types import JSONSchema
 
-__all__ = ["PatternError", "split_pattern", "translate"]
-
 _NO_RANGE = (r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", "-")
 _IN_CLASS = {"[": r"\[", "&": r"\&", "~": r"\~"}  # operators in Rust
 

@@ -17,8 +17,6 @@ from agentrt._runtime.schema.patterns import PatternError, split_pattern, transl
 from agentrt._runtime.text import short_repr
 from agentrt.types import JSONSchema
 
-__all__ = ["Validator"]
-
 _MAX_LEVELS = 200
 _MAX_WORK = 20_000_000  # takes one or two seconds at worst
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")

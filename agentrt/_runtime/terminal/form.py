@@ -14,8 +14,6 @@ from agentrt._runtime.text import one_line
 from agentrt.errors import InvalidInputError
 from agentrt.types import JSONSchema
 
-__all__ = ["Form", "FormModel"]
-
 _MAX_REFUSALS = 100  # per form: a user stops earlier, but an answering program would never stop
 _MAX_PROMPT = 200  # characters of a type or default
 # The model's author writes the other three, which may quote the input.

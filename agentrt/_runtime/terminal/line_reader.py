@@ -16,8 +16,6 @@ import anyio.lowlevel
 from agentrt._runtime.concurrency.event_loop import CrossThreadEvent
 from agentrt.errors import InvalidInputError
 
-__all__ = ["CrossThreadLock", "LineReader"]
-
 _Read = Callable[[], str]
 _LineResult = str | BaseException  # a line, or the error of reading it
 

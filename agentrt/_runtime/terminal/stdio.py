@@ -14,8 +14,6 @@ from agentrt.errors import UsageError
 if sys.platform != "win32":
     import termios
 
-__all__ = ["echo_off", "stdin_reader", "write_stdout"]
-
 
 class _Stdin:
     """Reads standard input without losing a line and without blocking the interpreter's exit."""

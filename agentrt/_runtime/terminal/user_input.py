@@ -14,8 +14,6 @@ from agentrt._runtime.text import escape_controls, lazy_pattern
 from agentrt.errors import InputEnded
 from agentrt.message import ContentBlock, TextBlock
 
-__all__ = ["TerminalUserInput", "UserInputBase", "UserInputData"]
-
 _SURROGATES = lazy_pattern("[\ud800-\udfff]")
 
 

@@ -15,8 +15,6 @@ from agentrt.event import ReplyClosedEvent, ReplyEndEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 
-__all__ = ["observe_events"]
-
 
 def observe_events(notify: Notify) -> Any:
     """Return `run_reply` with observers around it."""

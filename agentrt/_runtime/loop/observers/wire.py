@@ -14,8 +14,6 @@ from agentrt._runtime.model_interface.wire import WireRecord
 from agentrt.message import Msg
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
-__all__ = ["observe_wire"]
-
 _MAX_KINDS = 16  # of purposes and models, of whose last requests a conversation keeps a reference
 
 

@@ -62,8 +62,6 @@ from agentrt.tool.call import PreparedCall, is_real_cancellation, respond, run_c
 from agentrt.tool.to_response import failure
 from agentrt.types import STRUCTURED_OUTPUT, ContentSource, PermissionBehavior, ToolChunk, ToolOutput, ToolResponse
 
-__all__ = ["act", "calls_of_round", "run_calls"]
-
 _logger = logging.getLogger("agentrt")
 _ENTERED_BEFORE = ToolCallState.RUNNING
 _CallOutput = AsyncGenerator[ToolChunk | ToolResponse, None]

@@ -20,16 +20,6 @@ from agentrt.tool.call import PreparedCall
 from agentrt.tool.to_response import failure
 from agentrt.types import PermissionBehavior, PermissionDecision, PermissionMode, ToolResponse
 
-__all__ = [
-    "Prepared",
-    "check_permission",
-    "decide_call",
-    "denial",
-    "prepare_call",
-    "prepare_released",
-    "prepare_without_asking",
-]
-
 Prepared = PreparedCall | ToolResponse
 """A call that may run, or the result of one that may not."""
 

@@ -29,8 +29,6 @@ from agentrt.tool.context import CallMemory, check_kept
 from agentrt.tool.to_response import failure
 from agentrt.types import OpenQuestion, PermissionBehavior, PermissionMode, ToolResponse
 
-__all__ = ["is_of_layer", "memory_of_call", "note_waiting"]
-
 _logger = logging.getLogger("agentrt")
 # A tool's questions are saved with the conversation, and sent to the one who answers.
 _MAX_QUESTIONS = 1_000

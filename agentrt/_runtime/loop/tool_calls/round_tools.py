@@ -19,8 +19,6 @@ from agentrt.tool.table import ToolEntry, ToolTable
 from agentrt.tool.to_response import failure
 from agentrt.types import STRUCTURED_OUTPUT, ToolResponse
 
-__all__ = ["assemble", "assemble_on_resume", "current_tools", "offer_for_this_round", "refusal_to_wait"]
-
 
 async def current_tools(agent: ReplyingAgent, current_tools: list[ToolBase]) -> list[ToolBase]:
     """The core of on_tools: the tools that the toolkit offers."""

@@ -35,17 +35,6 @@ from agentrt.types import (
     ToolResponse,
 )
 
-__all__ = [
-    "TakenResult",
-    "delta_events",
-    "events_of_result",
-    "lost_response",
-    "only_text",
-    "receive_result",
-    "take_result",
-    "whole_base64_groups",
-]
-
 _RUNNING = ToolCallState.RUNNING
 _BLOCKS_OF_AN_ANSWER = ("text", "data", "thinking")
 
