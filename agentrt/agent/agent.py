@@ -785,23 +785,22 @@ class Agent(ReActAgentBase):
                     f"ReActAgentBase and write `reply` as well"
                 )
 
-    def _names_of_tools(self) -> dict[int, list[str]]:
+    def _describe_tools(
+        self,
+    ) -> tuple[dict[int, list[str]], Sequence[ToolsetDescription], Sequence[ChildDescription]]:
         contributed = zip(self._compiled.middlewares, self._compiled.tools, strict=True)
-        return {
+        names = {
             id(middleware): [name for tool in tools for name in _tool_names(tool)] for middleware, tools in contributed
         }
-
-    def _describe_toolsets(self) -> Sequence[ToolsetDescription]:
-        return [
+        toolsets: list[ToolsetDescription] = [
             {"toolset": toolset.name, "status": toolset.status, "tools": self.toolkit.names_of(toolset)}
             for toolset in self.toolkit.toolsets
         ]
-
-    def _describe_children(self) -> Sequence[ChildDescription]:
-        return [
+        children: list[ChildDescription] = [
             {"tool": tool.name, "chains": json.loads(tool.agent.explain("json")), "isolation": tool.isolation}
             for tool in children_of(self)
         ]
+        return names, toolsets, children
 
     def __copy__(self) -> Self:
         return self.with_state(self.state)  # it is the same conversation

@@ -263,15 +263,14 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
         # Overridden methods are shown as they are written, not as the cores that call them.
         functions = self._cores | {method.hook: method.function for method in self._compiled.overrides}
         origins = self.lineage.names_by_id()
-        children = self._describe_children()
-        toolsets = self._describe_toolsets()
+        names, toolsets, children = self._describe_tools()
         packages = packages_of(self.chains.middlewares)
         about = {id(middleware): middleware.describe(self) for middleware in self._compiled.middlewares}
         return explain(
             self.chains,
             self.name,
             functions,
-            self._names_of_tools(),
+            names,
             format,
             origins,
             children,
@@ -327,17 +326,11 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
         for method in self._compiled.overrides:
             vars(self)[method.name] = MethodType(method.entry, self)
 
-    def _names_of_tools(self) -> dict[int, list[str]]:
-        """Return the names of the tools that middlewares contribute, by the `id()` of the middleware."""
-        return {}
-
-    def _describe_toolsets(self) -> Sequence[ToolsetDescription]:
-        """Return what `explain` shows of the toolsets of this agent."""
-        return ()
-
-    def _describe_children(self) -> Sequence[ChildDescription]:
-        """Return what `explain` shows of the agents that are tools of this one."""
-        return ()
+    def _describe_tools(
+        self,
+    ) -> tuple[dict[int, list[str]], Sequence[ToolsetDescription], Sequence[ChildDescription]]:
+        """Return what `explain` shows: the tools of middlewares, by their `id()`; the toolsets; the agents as tools."""
+        return {}, (), ()
 
     def __getstate__(self) -> dict[str, object]:
         # A copy is in no hub, has no queue and no reply in progress, and compiles its own chains.
