@@ -2,6 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from inspect import iscoroutinefunction
@@ -47,6 +48,7 @@ _LOOKS_PER_SECOND = 50  # of all followers together, or they would keep the queu
 _MAX_LOOKS = 30
 _MAX_SEQ = 2**53 - 1
 _MAX_REPLY_ID = 128
+_MAX_OTHER_AGENTS = 1_000
 _MAX_YEAR = 2262  # nanoseconds have 63 bits in databases
 
 
@@ -93,8 +95,9 @@ class RunnerBase(ABC):
         )
         self._drain_seconds = check_seconds(f"{owner}(drain_seconds=...)", drain_seconds, least=0)
         self._event_ttl = check_seconds(f"{owner}(event_ttl=...)", event_ttl, least=0)
+        self._agents: OrderedDict[str, Agent] = OrderedDict()
         self._events = EventLog(self._event_ttl)
-        self._replies = ReplyWorker(agent, store, check_whole(f"{owner}(max_attempts=...)", max_attempts))
+        self._replies = ReplyWorker(self.agent_of, store, check_whole(f"{owner}(max_attempts=...)", max_attempts))
         self._supervisor = Supervisor()
         self._schedules: dict[str, Schedule] = {}
         # By sessions, as long as an answer to one of them is being stored.
@@ -105,6 +108,19 @@ class RunnerBase(ABC):
     def agent(self) -> Agent:
         """The agent whose replies this runs."""
         return self._agent
+
+    def agent_of(self, session_id: str) -> Agent:
+        """Return the agent whose replies this runs in a session."""
+        return self._agents.get(session_id, self._agent)
+
+    def run_with(self, agent: Agent, session_id: str) -> None:
+        """Run the replies of a session with another agent, such as one without a layer, as long as this process lives.
+
+        Another process runs them with the agent of the runner. Beyond 1,000 sessions, the oldest are forgotten.
+        """
+        self._agents[session_id] = agent
+        if len(self._agents) > _MAX_OTHER_AGENTS:
+            self._agents.popitem(last=False)
 
     @property
     def store(self) -> SessionStore:
@@ -208,7 +224,7 @@ class RunnerBase(ABC):
         check_reply(session_id, reply_id)
         if await self._queue.standing(session_id, reply_id) is not None:
             return True
-        return await take_snapshot(self._agent, self._store, session_id, reply_id) is not None
+        return await take_snapshot(self.agent_of(session_id), self._store, session_id, reply_id) is not None
 
     async def status(self, session_id: str, reply_id: str) -> ReplyStatus | None:
         """Return how a reply stands, `None` for one that nobody knows.
@@ -221,7 +237,7 @@ class RunnerBase(ABC):
         standing = await self._queue.standing(session_id, reply_id)
         if standing is not None and standing.is_pending:
             return "running"
-        snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id)
+        snapshot = await take_snapshot(self.agent_of(session_id), self._store, session_id, reply_id)
         if snapshot is None:
             return None if standing is None else standing.reason  # nothing was said in it
         return snapshot.message.finished_reason or "completed" if snapshot.standing == "over" else snapshot.standing
@@ -316,6 +332,7 @@ class RunnerBase(ABC):
         for reply_id in await self._queue.find_replies(session_id):
             await self._interrupt(session_id, reply_id)
         await self._store.delete(session_id)
+        self._agents.pop(session_id, None)
         for runs in run_stores(self._agent):  # which may be those of another store
             await runs.forget(session_id)
 
@@ -325,7 +342,7 @@ class RunnerBase(ABC):
         check_reply(session_id, reply_id)
         if await self._interrupt(session_id, reply_id):
             return True
-        snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id)
+        snapshot = await take_snapshot(self.agent_of(session_id), self._store, session_id, reply_id)
         if snapshot is None or snapshot.standing != "waiting":
             return False
         await self.submit(session_id, UserInterruptEvent(reply_id))
@@ -410,7 +427,7 @@ class RunnerBase(ABC):
     ) -> Request:
         if at is not None:
             raise UsageError("submit(at=...) is for messages: an answer is taken in at once")
-        conversation = await open_conversation(self._agent, self._store, session_id)
+        conversation = await open_conversation(self.agent_of(session_id), self._store, session_id)
         conversation.check_input(answer, reply_id=reply_id)
         state = conversation.state
         known = [item.reply_id for item in (state.reply_context, state.last_reply) if item is not None]
@@ -428,7 +445,7 @@ class RunnerBase(ABC):
             return taken  # what the session is like now says nothing; or it is known, and not stored again
         if taken and (saved is None or saved.status != "waiting"):
             return taken  # nothing of a long conversation is loaded
-        conversation = await open_conversation(self._agent, self._store, session_id)
+        conversation = await open_conversation(self.agent_of(session_id), self._store, session_id)
         try:
             conversation.check_input(taken, reply_id=reply_id)
         except ResumeError:
@@ -443,18 +460,18 @@ class RunnerBase(ABC):
 
     async def _saved_events(self, session_id: str, reply_id: str, after: int) -> list[AnyEvent]:
         """Return what a reply that runs in another process has saved, if it is more than what came up to `after`."""
-        snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id)
+        snapshot = await take_snapshot(self.agent_of(session_id), self._store, session_id, reply_id)
         if snapshot is None or snapshot.standing != "running":
             return []
         return snapshot.events_after(after)
 
     async def _read(self, session_id: str, reply_id: str, standing: Standing | None) -> Snapshot:
         last_number = None if standing is None else standing.number
-        snapshot = await take_snapshot(self._agent, self._store, session_id, reply_id, last_number)
+        snapshot = await take_snapshot(self.agent_of(session_id), self._store, session_id, reply_id, last_number)
         if snapshot is not None:
             return snapshot
         if standing is not None and standing.reason is not None:  # nothing was said in it
-            return empty_snapshot(self._agent, session_id, reply_id, standing.reason, standing.error)
+            return empty_snapshot(self.agent_of(session_id), session_id, reply_id, standing.reason, standing.error)
         raise UsageError(
             f"session {session_id!r:.100} has no reply {reply_id!r}, or not any more: take both from the handle that "
             f"submit() returned"

@@ -16,6 +16,7 @@ from agentrt.event import AnyEvent, ExternalExecutionResultEvent, ToolResultEndE
 from agentrt.message import Msg, ToolResultState
 from agentrt.runner.events import EventLog
 from agentrt.runner.queue import ClaimedRequest, Result
+from agentrt.runs.fork import guard_fork
 from agentrt.state import AgentState, ReplyContext, ReplyOutcome, SessionStore
 
 __all__ = ["Execution", "open_conversation"]
@@ -159,7 +160,8 @@ class Execution:
             return Result("over", "interrupted", "its session was deleted, or has expired")
         self._was_saved = state.revision > 0
         context, last = state.reply_context, state.last_reply
-        if context is not None and not context.parked:
+        # A fork of a recorded run waits for nothing, unless its step is a question.
+        if context is not None and (not context.parked or agent.waiting() is None):
             await self._resume(agent, context)
             return None
         if request.kind == "message":
@@ -369,7 +371,7 @@ async def open_conversation(
     state = await patient_store.load(session_id)
     if state is None:
         state = AgentState(session_id=session_id, labels=dict(labels or {}))
-    conversation = agent.with_state(state)
+    conversation = guard_fork(agent, state).with_state(state)
     conversation.state_store = patient_store
     return conversation
 

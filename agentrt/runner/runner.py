@@ -151,7 +151,7 @@ class Runner(RunnerBase):
     async def _resume(self, session_id: str) -> None:
         """Queue the reply that a session has in progress, unless it is in the queue."""
         try:
-            conversation = await open_conversation(self._agent, self._store, session_id)
+            conversation = await open_conversation(self.agent_of(session_id), self._store, session_id)
         except AgentRTError as error:
             _logger.error("session %.100r cannot be resumed: %s", session_id, error)
             return

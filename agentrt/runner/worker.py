@@ -24,8 +24,8 @@ _QueueAnswer = TypeVar("_QueueAnswer")
 class ReplyWorker:
     """Runs claimed requests, records their outcome in the queue, and leaves them to others on request."""
 
-    def __init__(self, agent: Agent, store: SessionStore, max_attempts: int) -> None:
-        self._agent = agent
+    def __init__(self, agent_of: Callable[[str], Agent], store: SessionStore, max_attempts: int) -> None:
+        self._agent_of = agent_of
         self._store = store
         self._max_attempts = max_attempts
         self._running: dict[Hashable, Execution] = {}
@@ -54,7 +54,7 @@ class ReplyWorker:
     ) -> None:
         """Take a request, which counts as running from now on; `run` does the rest."""
         self._running[claimed.name] = Execution(
-            self._agent,
+            self._agent_of(claimed.request.session_id),
             self._store,
             events,
             claimed,

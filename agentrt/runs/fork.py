@@ -22,16 +22,21 @@ Effects = Literal["ask", "record", "run"]
 RecordedResults = Mapping[str, Sequence[ToolResultBlock]]
 """The recorded results by `call_key`, in order."""
 
+EFFECTS_LABEL = "fork_effects"
+"""Names the effects of a fork other than "run", so that they hold in a process that does not know its agent."""
 _MAX_SOURCE = 500
 _ForkedAgentT = TypeVar("_ForkedAgentT", bound=Agent)
 
 
-def start_conversation(state: AgentState, seq: int, session_id: str, source: str) -> None:
+def start_conversation(state: AgentState, seq: int, session_id: str, source: str, effects: Effects) -> None:
     """Give a state from a record a new session id, and its reply a new reply id."""
     old = state.session_id
     state.session_id = session_id
     # Cut from the left, since a session id may be as long as a label: the reply and the step always remain.
     state.labels = {**state.labels, "forked_from": source[-_MAX_SOURCE:]}
+    state.labels.pop(EFFECTS_LABEL, None)  # of the record, which may be a fork itself
+    if effects != "run":
+        state.labels[EFFECTS_LABEL] = effects
     # The last save may not have counted all events before the step.
     state.sequence = max(state.sequence, seq)
     reply = state.reply_context
@@ -53,7 +58,7 @@ def start_conversation(state: AgentState, seq: int, session_id: str, source: str
         if isinstance(child, dict) and str(child.get("session_id")).startswith(f"{old}."):
             inner = AgentState.model_validate_json(json.dumps(child))
             name = f"{session_id}.{inner.session_id.removeprefix(f'{old}.')}"
-            start_conversation(inner, 0, name, f"{inner.session_id}/{source.partition('/')[2]}")
+            start_conversation(inner, 0, name, f"{inner.session_id}/{source.partition('/')[2]}", effects)
             kept["state"] = json.loads(inner.model_dump_json())
 
 
@@ -78,6 +83,14 @@ def add_effects(agent: _ForkedAgentT, effects: Effects, results: RecordedResults
     place = sum(layer.position == "outermost" for layer in layers)
     layer = ForkedEffects() if effects == "ask" else ReplayedEffects(results)
     return agent.with_middlewares([*layers[:place], layer, *layers[place:]])
+
+
+def guard_fork(agent: _ForkedAgentT, state: AgentState) -> _ForkedAgentT:
+    """Return the agent with the layer that asks, if it is to continue a fork with one, as of another process."""
+    is_guarded = EFFECTS_LABEL not in state.labels or any(
+        isinstance(layer, ForkedEffects) for layer in agent.middlewares
+    )
+    return agent if is_guarded else add_effects(agent, "ask", {})
 
 
 class ForkedEffects(MiddlewareBase):

@@ -219,7 +219,7 @@ class Run:
             raise UsageError(
                 f"fork(session_id=...) must be a new session id, not {new_id!r:.100}, which the record has"
             )
-        start_conversation(state, step.seq, new_id, f"{self.session_id}/{self.reply_id}/{step.number}")
+        start_conversation(state, step.seq, new_id, f"{self.session_id}/{self.reply_id}/{step.number}", effects)
         results: dict[str, list[ToolResultBlock]] = {}
         if effects == "record":
             self._collect_results({block.id for block in blocks if isinstance(block, ToolResultBlock)}, results)

@@ -5,7 +5,6 @@ from contextlib import suppress
 from functools import partial
 from json import loads
 from typing import Any
-from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,7 +36,7 @@ from agentrt.serving.owners.sessions import (
     no_reply,
 )
 from agentrt.serving.sse import EventStream, reply_messages
-from agentrt.serving.submission import read_status, submit_answer, submit_messages
+from agentrt.serving.submission import path_of_events, read_status, submit_answer, submit_messages
 
 __all__ = ["Api"]
 
@@ -140,7 +139,7 @@ class Api:
             handle, asked_at = await self._submit_answer(sessions, session_id, body["answer"])
             # The client has read what came before its answer.
             after = after or asked_at
-        place = _path_of_events(request, handle)
+        place = path_of_events(request, handle)
         if is_stream:
             on_leave = handle.interrupt if leave == "interrupt" else None
             return self._stream(sessions, handle, after, on_leave=on_leave, headers={"Location": place})
@@ -235,12 +234,3 @@ async def _check_number(sessions: OwnerSessions, session_id: str, reply_id: str 
         if reply_id is not None and await sessions.can_have_sent(state, reply_id, after):
             return
     raise ApiError(400, "last_event_id", "Last-Event-ID must be the id of an event of this reply")
-
-
-def _path_of_events(request: Request, handle: ReplyHandle) -> str:
-    """Return the path of the reply's events, wherever the application is mounted."""
-    # The ids are quoted, slashes too: they come from clients.
-    root = quote(request.scope.get("root_path", ""))
-    place = f"{root}/api/replies/{quote(handle.reply_id)}/events?session={quote(handle.session_id, safe='')}"
-    agent = request.query_params.get("agent")
-    return place if agent is None else f"{place}&agent={quote(agent, safe='')}"

@@ -35,7 +35,7 @@ from agentrt.serving.limits import Limits
 from agentrt.serving.mcp.route import McpRoute
 from agentrt.serving.openai import OpenAIApi
 from agentrt.serving.owners.auth import Authenticate, identify
-from agentrt.serving.runs import RunRoutes
+from agentrt.serving.runs import Playground, PlaygroundSetting, RunRoutes
 from agentrt.serving.studio import LayerRoutes, StudioPage
 from agentrt.state import InMemoryStateStore, SessionStore
 from agentrt.state.store import find_session
@@ -63,6 +63,7 @@ def create_app(
     allow_origins: Sequence[str] = (),
     limits: Limits | None = None,
     studio: bool = True,
+    playground: PlaygroundSetting = False,
 ) -> Starlette:
     """Return an application that serves the agents; needs the extra `serve`.
 
@@ -74,6 +75,10 @@ def create_app(
     the request that began it, by its label "owner", and is not there for others: each owner has session ids of its own.
     Pages of `allow_origins` may use it,
     besides its own. With `studio` it has a page at `/studio`, where all of this can be done and seen.
+
+    `playground` is for recorded runs that clients run again: with `True`, which goes without `auth` only, without any
+    layer, with another prompt or model, or with tools that do not ask; with a list of classes and keys of middlewares,
+    at most without these.
     """
     runners = _make_runners(agents, runner, store)
     if auth is not None and not callable(auth):
@@ -82,6 +87,7 @@ def create_app(
     if not isinstance(limits, Limits):
         raise ConfigError(f"create_app(limits=...) must be Limits, not {limits!r:.200}")
     origins = check_origins(allow_origins)
+    playground_rules = Playground(playground, runners, has_owners=auth is not None)
     gate = Gate(runners, auth, limits)
     board = InputBoard(gate.owners)
     mcp = McpRoute(gate)
@@ -90,7 +96,7 @@ def create_app(
             *Api(gate).routes(),
             *InputRoutes(gate, board).routes(),
             *LayerRoutes(gate).routes(),
-            *RunRoutes(gate).routes(),
+            *RunRoutes(gate, playground_rules).routes(),
             *(StudioPage().routes() if studio else ()),
             *AgUi(gate).routes(),
             *OpenAIApi(gate, has_studio=studio).routes(),

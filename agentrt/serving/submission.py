@@ -1,17 +1,19 @@
 """Messages and answers from clients of every protocol."""
 
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 import anyio
+from starlette.requests import Request
 
-from agentrt import Msg
+from agentrt import Agent, Msg
 from agentrt.errors import InvalidInputError, QueueFull, ResumeError
 from agentrt.event import ExternalExecutionResultEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.runner import ReplyHandle
 from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import OwnerSessions
 
-__all__ = ["read_status", "submit_answer", "submit_first", "submit_messages"]
+__all__ = ["path_of_events", "read_status", "submit_answer", "submit_first", "submit_fork", "submit_messages"]
 
 _ROLLBACK_SECONDS = 30.0
 _RESUME_MESSAGES = {
@@ -60,13 +62,15 @@ async def submit_messages(
         # The messages themselves were looked at.
         raise ApiError(409, "conflict", "this reply id was already used with a different input") from None
     except QueueFull as error:
-        retry_after = {"Retry-After": str(max(1, round(error.retry_after)))}
-        if error.scope == "owner":
-            limit = sessions.owner.limits.queued_per_owner
-            words = f"{limit:,} of your replies are already waiting, the most allowed: try again later"
-            details = {"limit": "queued_per_owner"}
-            raise ApiError(429, "too_many_queued", words, details=details, headers=retry_after) from None
-        raise ApiError(503, "queue_full", "too many replies are already waiting", headers=retry_after) from None
+        raise _queue_refusal(error, sessions) from None
+
+
+async def submit_fork(sessions: OwnerSessions, fork: Agent) -> ReplyHandle:
+    """Start a fork of a recorded run, in a new session; raises `ApiError` if that is refused, and leaves none then."""
+    try:
+        return await sessions.begin_with(fork)
+    except QueueFull as error:
+        raise _queue_refusal(error, sessions) from None
 
 
 async def submit_answer(
@@ -92,6 +96,24 @@ async def read_status(sessions: OwnerSessions, handle: ReplyHandle) -> str:
     return message.finished_reason or "completed"
 
 
+def _queue_refusal(error: QueueFull, sessions: OwnerSessions) -> ApiError:
+    retry_after = {"Retry-After": str(max(1, round(error.retry_after)))}
+    if error.scope == "owner":
+        limit = sessions.owner.limits.queued_per_owner
+        words = f"{limit:,} of your replies are already waiting, the most allowed: try again later"
+        return ApiError(429, "too_many_queued", words, details={"limit": "queued_per_owner"}, headers=retry_after)
+    return ApiError(503, "queue_full", "too many replies are already waiting", headers=retry_after)
+
+
 def _refused_input(error: ResumeError, question: object) -> ApiError:
     message = _RESUME_MESSAGES.get(error.code, "the session cannot take this now")
     return ApiError(409, error.code, message, details=None if question is None else {"waiting": question})
+
+
+def path_of_events(request: Request, handle: ReplyHandle) -> str:
+    """Return the path of the reply's events, wherever the application is mounted."""
+    # The ids are quoted, slashes too: they come from clients.
+    root = quote(request.scope.get("root_path", ""))
+    place = f"{root}/api/replies/{quote(handle.reply_id)}/events?session={quote(handle.session_id, safe='')}"
+    agent = request.query_params.get("agent")
+    return place if agent is None else f"{place}&agent={quote(agent, safe='')}"

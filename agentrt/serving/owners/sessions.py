@@ -6,6 +6,8 @@ from dataclasses import replace
 from json import loads
 from typing import Any
 
+import anyio
+
 from agentrt import Agent, AgentState, Msg
 from agentrt._runtime.conversation.inputs import AnswerEvent
 from agentrt._runtime.timestamp import timestamp_text
@@ -44,6 +46,7 @@ __all__ = [
 ]
 
 _MAX_STORED_ID = 500  # characters
+_SECONDS_TO_FORGET = 30.0
 _MAX_LOOKED_AT = 100
 """So many sessions in progress are looked at for a reply that the queue does not know."""
 _SESSION_FIELDS: dict[type, str] = {
@@ -159,18 +162,44 @@ class OwnerSessions:
         self, session_id: str, context: Sequence[Msg] = (), labels: Mapping[str, str] | None = None
     ) -> None:
         """Create a session; one created at the same time by the same owner is used instead."""
-        stored_id = self._new_id(session_id, "the id of the session")
+        stored_id = self.new_id(session_id, "the id of the session")
         state = AgentState(session_id=stored_id, context=list(context), labels={**self.owner.labels, **(labels or {})})
         try:
-            async with self._count_new(stored_id, _size_of(context)):
-                await self._runner.store.save(state)
+            await self._save_new(state)
         except SessionConflict:
             await self.get(session_id)
         self._stored_ids[session_id] = stored_id
 
+    async def begin_with(self, fork: Agent) -> ReplyHandle:
+        """Save the conversation of a fork, which has a stored id that is new, and continue its reply."""
+        state, runner = fork.state, self._runner
+        assert state.reply_context is not None  # each step has one
+        state.labels.update(self.owner.labels)
+        stored_id, session_id = state.session_id, self.owner.public_id(state.session_id)
+        try:
+            await self._save_new(state)
+        except SessionConflict:
+            raise ApiError(409, "exists", "a session with this id already exists") from None
+        self._stored_ids[session_id] = stored_id
+        runner.run_with(fork, stored_id)
+        reply_id = state.reply_context.reply_id
+        if fork.waiting() is None:
+            max_queued = self.owner.limits.queued_per_owner
+            try:
+                await runner.submit(stored_id, None, reply_id=reply_id, max_queued_per_owner=max_queued)
+            except BaseException:
+                with anyio.move_on_after(_SECONDS_TO_FORGET, shield=True):
+                    await self.forget(session_id)
+                raise
+        return self.handle(session_id, reply_id)
+
+    async def _save_new(self, state: AgentState) -> None:
+        async with self._count_new(state.session_id, _size_of(state.context)):
+            await self._runner.store.save(state)
+
     async def fork(self, session_id: str, new_id: str, messages: int | None) -> SessionInfo:
         """Copy a session, as the store's `fork` does; raises `ApiError` where the new one is there already."""
-        stored_id = self._new_id(new_id, "'session_id'")
+        stored_id = self.new_id(new_id, "'session_id'")
         source = await self.stored_id(session_id)
         if await self.find(new_id) is not None:
             raise ApiError(409, "exists", "a session with this id already exists")
@@ -346,7 +375,7 @@ class OwnerSessions:
         if self._is_own(stored_id):
             self.owner.session_counts.remove(self.owner.prefix, self._runner.store, stored_id)
 
-    def _new_id(self, session_id: str, place: str) -> str:
+    def new_id(self, session_id: str, place: str) -> str:
         """Return the stored id of a new session; raises `ApiError` for a public id that it cannot have."""
         check_new_id(session_id, place)
         stored_id = self.owner.session_id(session_id)

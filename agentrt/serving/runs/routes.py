@@ -12,18 +12,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from agentrt._runtime.block import new_name
 from agentrt.errors import AgentRTError, RunCorrupt, UsageError
-from agentrt.runs import RunInfo, RunStore
+from agentrt.runs import Run, RunInfo, RunStore
 from agentrt.runs.run import read_line
 from agentrt.runs.store import RUN_STATUSES, is_cursor
 from agentrt.serving.bodies import read_after, read_query_number
+from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate, RouteHandler
+from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.owners.runs import find_run, no_run, with_public_ids
-from agentrt.serving.owners.sessions import OwnerSessions
+from agentrt.serving.owners.sessions import OwnerSessions, check_sent_id
+from agentrt.serving.runs.playground import CHANGE_FIELDS, Playground
 from agentrt.serving.runs.query import read_label_filters, read_since
 from agentrt.serving.runs.run_page import browser_json, describe_run, dump_run
 from agentrt.serving.sse import EventStream
+from agentrt.serving.submission import path_of_events, submit_fork
 
 __all__ = ["RunRoutes"]
 
@@ -39,9 +44,10 @@ class RunRoutes:
     A run belongs to the owner of its session, by the label that it had when the run began.
     """
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, playground: Playground) -> None:
         self._gate = gate
         self._limits = gate.limits
+        self._playground = playground
 
     def routes(self) -> list[Route]:
         """Return the routes; a session id may hold slashes."""
@@ -49,6 +55,7 @@ class RunRoutes:
         table: list[tuple[str, str, RouteHandler]] = [
             ("GET", "/api/runs", self._list),
             ("GET", f"{run}/lines", self._read_lines),
+            ("POST", f"{run}/fork", self._fork),
             ("GET", run, self._read),
             ("DELETE", run, self._delete),
         ]
@@ -84,11 +91,7 @@ class RunRoutes:
 
     async def _read(self, request: Request, sessions: OwnerSessions) -> Response:
         runs, info = await _find(request, sessions)
-        try:
-            run = await runs.load(info.session_id, info.reply_id)
-        except UsageError:  # it was deleted meanwhile
-            raise no_run() from None
-        return _answer(sessions, await to_thread.run_sync(dump_run, run))
+        return _answer(sessions, await to_thread.run_sync(dump_run, await _load(runs, info)))
 
     async def _read_lines(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
         after = read_after(request)
@@ -116,6 +119,38 @@ class RunRoutes:
                 raise ApiError(409, "running", "a reply of this session is in progress: interrupt it first")
         await runs.delete(info.session_id, info.reply_id)
         return Response(status_code=204)
+
+    async def _fork(self, request: Request, sessions: OwnerSessions) -> Response:
+        runs, info = await _find(request, sessions)
+        body = await read_json(request, self._limits, (*CHANGE_FIELDS, "session_id"), items=())
+        agent = self._playground.vary(sessions, info.agent, body)
+        session_id = sessions.new_id(check_sent_id(body.get("session_id", new_name()), "'session_id'"), "'session_id'")
+        at = body.get("at")
+        if type(at) is not int:
+            raise ApiError(400, "invalid_body", "'at' must be the number of an event, such as the 'seq' of a step")
+        run = await _load(runs, info)
+        try:
+            if info.parent is not None:  # alone, its agent would lack the layers that it inherits
+                raise UsageError("a run of a sub-agent")
+            fork = run.fork(agent, at, session_id=session_id, effects=body.get("effects", "ask"))
+        except UsageError:
+            raise ApiError(
+                409,
+                "fork",
+                "a fork cannot start there: the run needs content and a step at or before 'at', the agent the tools "
+                "that were called before, and a sub-agent is forked with the run around it",
+            ) from None
+        handle = await submit_fork(sessions, fork)
+        place = path_of_events(request, handle)
+        body = {"reply_id": handle.reply_id, "session_id": handle.session_id, "events": place}
+        return JsonResponse(body, 201, {"Location": place})
+
+
+async def _load(runs: RunStore, info: RunInfo) -> Run:
+    try:
+        return await runs.load(info.session_id, info.reply_id)
+    except UsageError:  # it was deleted meanwhile
+        raise no_run() from None
 
 
 async def _find(request: Request, sessions: OwnerSessions) -> tuple[RunStore, RunInfo]:

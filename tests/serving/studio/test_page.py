@@ -20,7 +20,10 @@ from tests.serving.conftest import open_client, serve
 ANN = {"Authorization": "Bearer ann-token"}
 BOB = {"Authorization": "Bearer bob-token"}
 FOLDER = Path(agentrt.serving.__file__).parent / "static" / "studio"
-FILES = ["/studio", *(f"/studio/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*.*") if path.suffix != ".html")]
+FILES = [
+    "/studio",
+    *(f"/studio/{path.relative_to(FOLDER).as_posix()}" for path in FOLDER.rglob("*.*") if path.suffix != ".html"),
+]
 
 
 async def test_page_is_small_and_may_run_nothing_but_its_own():
@@ -38,7 +41,9 @@ async def test_page_is_small_and_may_run_nothing_but_its_own():
         assert not re.search(r"<script(?! src=)|<style|style=| on\w+=|https?:", page.text)
         for path, response in responses.items():
             if path.endswith(".js") and "/vendor/" not in path:
-                forbidden = r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|https?:|href=(?!.#)|src="
+                forbidden = (
+                    r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Function\(|https?:|href=(?!.#)|src="
+                )
                 assert not re.search(forbidden, response.text), path
         unchanged = await client.get("/studio", headers={"If-None-Match": page.headers["etag"]})
         assert (unchanged.status_code, unchanged.content) == (304, b"")
