@@ -3,6 +3,9 @@
 from difflib import get_close_matches
 from importlib import import_module
 from operator import attrgetter
+from pathlib import Path
+from sysconfig import get_path
+from traceback import extract_tb
 from typing import Any
 
 from agentrt.errors import ConfigError
@@ -18,8 +21,16 @@ def import_object(spec: str, *, example: str, agents: type | None = None) -> Any
         raise ConfigError(f"{spec!r} does not have the form module:name: write, for example, {example}")
     try:
         module = import_module(module_name)
+    except SystemExit as error:
+        raise ConfigError(
+            f"{spec!r} cannot be loaded: importing {module_name!r} ends the program{_failing_line(error)}: write what "
+            f'is to run below `if __name__ == "__main__":`'
+        ) from error
     except Exception as error:  # the module may raise anything
-        raise ConfigError(f"{spec!r} cannot be loaded: importing {module_name!r} failed: {error!r:.500}") from error
+        words = f"SyntaxError: {error.msg}" if isinstance(error, SyntaxError) else f"{error!r:.500}"
+        raise ConfigError(
+            f"{spec!r} cannot be loaded: importing {module_name!r} failed: {words}{_failing_line(error)}"
+        ) from error
     try:
         return attrgetter(name)(module)
     except AttributeError as error:
@@ -33,3 +44,14 @@ def import_object(spec: str, *, example: str, agents: type | None = None) -> Any
             f"{module_name!r} has no {name!r}{guess}{its_agents}; it has {', '.join(public) or 'nothing'} "
             f"(found in {path})"
         ) from error
+
+
+def _failing_line(error: BaseException) -> str:
+    """Return where an error of an import is to be mended: the innermost line that is not of an installed package."""
+    if isinstance(error, SyntaxError):
+        return f" (at {error.filename}:{error.lineno})"
+    others = ("<", str(Path(__file__).parents[1]), *map(get_path, ("stdlib", "purelib", "platlib")))
+    for frame in reversed(extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(others):
+            return f" (at {frame.filename}:{frame.lineno})"
+    return ""

@@ -41,6 +41,8 @@ instance = Named()
 def own_module(tmp_path, monkeypatch):
     (tmp_path / "own_things.py").write_text(MODULE)
     (tmp_path / "own_broken.py").write_text("import own_missing")
+    (tmp_path / "own_unwritten.py").write_text("x = (")
+    (tmp_path / "own_ending.py").write_text("import sys\nsys.exit(0)")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     sys.modules.pop("own_things", None)
@@ -70,7 +72,9 @@ def test_a_function_a_list_and_a_toolkit_give_their_tools(specs, names):
         (":one", "':one' does not have the form"),
         ("own_things:", "does not have the form"),
         ("own_nowhere:one", "importing 'own_nowhere' failed: ModuleNotFoundError.*own_nowhere"),
-        ("own_broken:one", "importing 'own_broken' failed: ModuleNotFoundError.*own_missing"),
+        ("own_broken:one", r"importing 'own_broken' failed: ModuleNotFoundError.*own_missing.*own_broken.py:1\)"),
+        ("own_unwritten:one", r"importing 'own_unwritten' failed: SyntaxError: .* \(at .*own_unwritten.py:1\)"),
+        ("own_ending:one", r"importing 'own_ending' ends the program \(at .*own_ending.py:2\): write what is to run"),
         ("own_things:four", "'own_things' has no 'four'; it has .*one, two, three"),
         ("own_things:number", "3"),
     ],
