@@ -32,6 +32,7 @@ _CHAT_OPTIONS = ("--config", "--model", "--tools", "--mcp", "--system", "--sessi
 _RUNNER_OPTIONS = ("--config", "--store", "--concurrency", "--drain-seconds")
 _WORKER_OPTIONS = (*_RUNNER_OPTIONS, "--backend")
 _SERVE_OPTIONS = (*_RUNNER_OPTIONS, "--host", "--port", "--token-file", "--limit", "--no-studio")
+_DEV_OPTIONS = (*_RUNNER_OPTIONS, "--host", "--port", "--limit", "--open")
 _MCP_OPTIONS = (*_RUNNER_OPTIONS, "--backend", "--description")
 _EXPLAIN_OPTIONS = ("--config", "--check", "--format")
 _SESSIONS_OPTIONS = ("--store", "--agent", "--prefix")
@@ -57,6 +58,11 @@ _WORKER = (
 _SERVE = (
     "Serve an agent over HTTP to this machine, or with --token-file to others, until SIGTERM or Ctrl-C; a second "
     "signal leaves what still runs to the next process at once."
+)
+_DEV = (
+    "Serve an agent to this machine while you write it, until SIGTERM or Ctrl-C. Its runs are recorded, and the studio "
+    "shows them. When a file changes, the agent is loaded again and its replies are resumed; a file that cannot be "
+    "imported changes nothing."
 )
 _MCP = (
     "Offer an agent as a tool to the MCP client that starts this program, over standard input and output, until the "
@@ -114,27 +120,25 @@ def _make_parser() -> argparse.ArgumentParser:
     worker.set_defaults(run=_lazily("worker", "work"), refuse=partial(_refuse_arguments, worker, _WORKER_OPTIONS))
     serve = commands.add_parser("serve", help="serve an agent over HTTP", description=_SERVE)
     _add_runner_options(serve, "the agent's own store, or memory")
-    serve.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s)")
-    serve.add_argument("--port", type=int, default=8000, help="the port; 0 takes a free one (%(default)s)")
+    _add_server_options(serve)
     serve.add_argument(
         "--token-file",
         metavar="FILE",
         help="who may use it: in each line a token, which clients send as a bearer token, and the name of its owner",
     )
-    serve.add_argument(
-        "--limit",
-        metavar="NAME=NUMBER",
-        action="append",
-        default=[],
-        help="a limit of the server, such as items=5000; may be given several times",
-    )
     serve.add_argument("--no-studio", action="store_true", help="serve without the page at /studio")
     serve.set_defaults(run=_lazily("serve", "serve"), refuse=partial(_refuse_arguments, serve, _SERVE_OPTIONS))
+    dev = commands.add_parser("dev", help="serve an agent while you write it", description=_DEV)
+    _add_runner_options(dev, "the agent's own store, or .agentrt/dev.db", 2, "; without it, that of agentrt.toml")
+    _add_server_options(dev)
+    dev.add_argument("--open", action="store_true", help="open the studio in a browser")
+    develop = _lazily("development.dev", "develop")
+    dev.set_defaults(run=develop, refuse=partial(_refuse_arguments, dev, _DEV_OPTIONS))
     mcp = commands.add_parser("mcp", help="offer an agent to an MCP client", description=_MCP)
-    _add_runner_options(mcp, "the agent's own store, or memory")
+    _add_runner_options(mcp, "the agent's own store, or memory", 0)
     _add_backend_option(mcp)
     mcp.add_argument("--description", metavar="TEXT", help="what the agent is for, by which models choose its tool")
-    mcp.set_defaults(run=_serve_mcp, refuse=partial(_refuse_arguments, mcp, _MCP_OPTIONS), drain_seconds=0.0)
+    mcp.set_defaults(run=_serve_mcp, refuse=partial(_refuse_arguments, mcp, _MCP_OPTIONS))
     explain = commands.add_parser("explain", help="print or check the chains of an agent", description=_EXPLAIN)
     _add_target(explain)
     explain.add_argument("--check", metavar="FILE", help="compare with what this command has printed into a file")
@@ -246,12 +250,29 @@ def _add_backend_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_runner_options(parser: argparse.ArgumentParser, default_store: str) -> None:
-    _add_target(parser)
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="the port; 0 takes a free one (%(default)s)")
+    parser.add_argument(
+        "--limit",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="a limit of the server, such as items=5000; may be given several times",
+    )
+
+
+def _add_runner_options(
+    parser: argparse.ArgumentParser, default_store: str, drain_seconds: int = 30, if_missing: str = ""
+) -> None:
+    _add_target(parser, if_missing)
     parser.add_argument("--store", metavar="URL", help=f"{_STORE_HELP}; without it, {default_store}")
     parser.add_argument("--concurrency", metavar="N", type=int, help="how many replies run at a time (50)")
     parser.add_argument(
-        "--drain-seconds", metavar="S", type=float, help="how long replies may run on after the signal to stop (30)"
+        "--drain-seconds",
+        metavar="S",
+        type=float,
+        help=f"how long replies may run on after the signal to stop ({drain_seconds})",
     )
 
 

@@ -22,7 +22,7 @@ def serve_mcp(options: argparse.Namespace) -> int:
         print("agentrt mcp is started by an MCP client, and waits for its messages in JSON.", file=sys.stderr)
     # Before the user's modules are imported, which may print.
     with take_stdio() as wire, log_to_stderr("agentrt mcp", logging.WARNING, "agentrt"):
-        runner = load_runner(options, fallback=InMemoryStateStore())
+        runner = load_runner(options, fallback=InMemoryStateStore, drain_seconds=0)
         anyio.run(_serve_until_end, runner, wire, options.description or "", backend=options.backend)
     return 0
 

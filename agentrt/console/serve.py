@@ -4,10 +4,12 @@ import argparse
 import logging
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from signal import Signals
+from typing import Any
 
 import anyio
 
@@ -23,13 +25,14 @@ try:
 
     from agentrt.serving.connections import BoundedProtocol
 except ModuleNotFoundError as error:
-    raise ConfigError("agentrt serve needs the extra 'serve': pip install \"agentrt[serve]\"") from error
+    raise ConfigError("agentrt serve and agentrt dev need the extra 'serve': pip install \"agentrt[serve]\"") from error
 
-__all__ = ["read_limits", "read_tokens", "serve"]
+__all__ = ["listen", "read_limits", "read_tokens", "serve", "serve_app", "url_of"]
 
 _MIN_TOKEN = 16  # characters: a shorter one can be guessed
 _UNNAMED_OWNER = "owner"  # of a token without a name
 _NEW_TOKEN = "python3 -c 'import secrets; print(secrets.token_urlsafe())'"
+_WHY_LOCAL = "without --token-file nobody would be asked who they are: write --token-file FILE, with a token in it"
 _CLOSE_SECONDS = 5  # for connections to close, after the last reply has ended or was left
 
 
@@ -37,21 +40,37 @@ def serve(options: argparse.Namespace) -> int:
     """Serve until a signal comes; returns the exit code."""
     auth = None if options.token_file is None else read_tokens(options.token_file)
     limits = read_limits(options.limit)
-    runner = load_runner(options, fallback=InMemoryStateStore())
+    runner = load_runner(options, fallback=InMemoryStateStore)
     app = create_app(runner.agent, runner=runner, auth=auth, limits=limits, studio=not options.no_studio)
-    listener = _listen(options.host, options.port, is_open_to_all=auth is not None)
+    with (
+        listen(options.host, options.port, why_local=None if auth is not None else _WHY_LOCAL) as listener,
+        log_to_stderr("agentrt serve", logging.WARNING, "agentrt", "uvicorn"),
+    ):
+        serve_app(app, runner, limits, listener)
+    return 0
+
+
+def serve_app(
+    app: Callable[..., Any],
+    runner: RunnerBase,
+    limits: Limits,
+    listener: socket.socket,
+    *signals: Signals,
+    page: str = "",
+) -> None:
+    """Serve the application of this runner until one of these signals comes, which are those of `stop_on_signal`.
+
+    The address that is printed ends with the path of the `page`.
+    """
     config = uvicorn.Config(
         app,
         http=BoundedProtocol.with_limits(limits),
-        access_log=False,
+        access_log=False,  # a URL may quote a conversation, and a header holds the token
         log_config=None,
         server_header=False,
         ws="none",
     )
-    # Requests are not logged: a URL may quote a conversation, and a header holds the token.
-    with listener, log_to_stderr("agentrt serve", logging.WARNING, "agentrt", "uvicorn"):
-        anyio.run(_serve_until_signal, runner, _Server(config, runner), listener)
-    return 0
+    anyio.run(_serve_until_signal, runner, _Server(config, runner, page), listener, signals)
 
 
 def read_tokens(path: str) -> BearerTokens:
@@ -97,8 +116,11 @@ def read_limits(texts: Sequence[str]) -> Limits:
     return Limits(**values)  # type: ignore[arg-type]  # it looks at the types itself
 
 
-def _listen(host: str, port: int, *, is_open_to_all: bool) -> socket.socket:
-    """Return a listening socket; raises `ConfigError` if that is impossible, or not allowed."""
+def listen(host: str, port: int, *, why_local: str | None) -> socket.socket:
+    """Return a listening socket; raises `ConfigError` if that is impossible.
+
+    With `why_local`, a reason and a remedy, no address is allowed that lets other machines in.
+    """
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port must be a number from 0 to 65535, not {port}")
     try:
@@ -107,25 +129,25 @@ def _listen(host: str, port: int, *, is_open_to_all: bool) -> socket.socket:
     except (OSError, UnicodeError):
         raise ConfigError(f"--host {host!r:.200} is not an address of this machine: write 127.0.0.1") from None
     # The address, not the name, which may lead anywhere.
-    if not is_open_to_all and not is_loopback(str(address[0])):
-        raise ConfigError(
-            f"--host {host} lets other machines in, and without --token-file nobody would be asked who they are: "
-            f"write --token-file FILE, with a token in it, or leave --host out"
-        )
+    if why_local is not None and not is_loopback(str(address[0])):
+        raise ConfigError(f"--host {host} lets other machines in, and {why_local}, or leave --host out")
     try:
         return socket.create_server(address[:2], family=family, backlog=2048)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen at {_url(address)}: {os.strerror(error.errno or 0)}; --port names another port"
+            f"cannot listen at {url_of(address)}: {os.strerror(error.errno or 0)}; --port names another port"
         ) from error
 
 
-def _url(address: tuple[object, ...]) -> str:
+def url_of(address: tuple[object, ...]) -> str:
+    """Return the URL of a server at the address of a socket."""
     host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
     return f"http://{host}:{address[1]}"
 
 
-async def _serve_until_signal(runner: RunnerBase, server: "_Server", listener: socket.socket) -> None:
+async def _serve_until_signal(
+    runner: RunnerBase, server: "_Server", listener: socket.socket, signals: tuple[Signals, ...]
+) -> None:
     async with anyio.create_task_group() as group:
 
         async def drain() -> None:
@@ -139,7 +161,7 @@ async def _serve_until_signal(runner: RunnerBase, server: "_Server", listener: s
 
         async with runner:
             group.start_soon(serve_requests)
-            group.start_soon(stop_on_signal, drain, group.cancel_scope)
+            group.start_soon(stop_on_signal, drain, group.cancel_scope, *signals)
             await runner.work()
         # The streams end with the runner. Clients reconnect with Last-Event-ID to the next process.
         with anyio.move_on_after(_CLOSE_SECONDS):
@@ -150,9 +172,10 @@ async def _serve_until_signal(runner: RunnerBase, server: "_Server", listener: s
 class _Server(uvicorn.Server):
     """A server that leaves signals to us, prints its address, and reports when it has closed."""
 
-    def __init__(self, config: uvicorn.Config, runner: RunnerBase) -> None:
+    def __init__(self, config: uvicorn.Config, runner: RunnerBase, page: str) -> None:
         super().__init__(config)
         self._runner = runner
+        self._page = page
         self.closed = anyio.Event()
 
     @contextmanager
@@ -164,7 +187,8 @@ class _Server(uvicorn.Server):
         [listener] = sockets or []
         store = self._runner.store
         place = "in memory, until this process ends" if isinstance(store, InMemoryStateStore) else f"in {store!r}"
-        print(f"{self._runner.agent.name} is at {_url(listener.getsockname())}, its sessions {place}", flush=True)
+        url = f"{url_of(listener.getsockname())}{self._page}"
+        print(f"{self._runner.agent.name} is at {url}, its sessions {place}", flush=True)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         try:

@@ -15,15 +15,25 @@ from agentrt.console.specs import load_target
 from agentrt.errors import ConfigError
 from agentrt.runner import DBOSRunner, Runner
 from agentrt.runner.base import RunnerBase
-from agentrt.state import SessionStore, state_store
+from agentrt.state import SessionStore, StateStore, state_store
 
-__all__ = ["load_runner", "log_to_stderr", "stop_on_signal"]
+__all__ = ["DRAIN_SECONDS", "load_runner", "log_to_stderr", "stop_on_signal"]
+
+DRAIN_SECONDS = 30.0
+"""How long replies may run on after the signal to stop."""
 
 
-def load_runner(options: argparse.Namespace, *, fallback: SessionStore | None = None) -> RunnerBase:
+def load_runner(
+    options: argparse.Namespace,
+    *,
+    fallback: Callable[[], SessionStore] | None = None,
+    prepare: Callable[[Agent, StateStore], Agent] | None = None,
+    drain_seconds: float = DRAIN_SECONDS,
+) -> RunnerBase:
     """Return the runner that the options name, or a runner of the agent that they name, over `options.store`.
 
-    Without a store, the agent's own is used, or else the `fallback`.
+    Without a store, the agent's own is used, or else that of `fallback`. `prepare` returns the agent that runs in place
+    of a named agent. `drain_seconds` are those of a named agent without the option.
     """
     limits = {"max_concurrency": options.concurrency, "drain_seconds": options.drain_seconds}
     chosen = {name: value for name, value in limits.items() if value is not None}
@@ -38,12 +48,15 @@ def load_runner(options: argparse.Namespace, *, fallback: SessionStore | None = 
         raise ConfigError(f"{options.agent!r} must name an Agent or a Runner, not {loaded!r:.200}")
     if options.store is not None:
         loaded.state_store = state_store(options.store)
-    store = loaded.state_store or fallback
+    store = loaded.state_store or (fallback() if fallback is not None else None)
     if store is None:
         raise ConfigError(
             f"the agent {options.agent or options.config!r} has no store: write --store sqlite:agent.db, or "
             f"Agent(state_store=...)"
         )
+    chosen.setdefault("drain_seconds", drain_seconds)
+    if prepare is not None:
+        loaded = prepare(loaded, store)
     if options.store is not None and options.store.startswith(("postgresql://", "postgres://")):
         return DBOSRunner(loaded, store, options.store, **chosen)  # type: ignore[arg-type]  # as below
     return Runner(loaded, store, **chosen)  # type: ignore[arg-type]  # it looks at the store itself
@@ -79,12 +92,19 @@ class _StderrLog(logging.Handler):
             print(escape_controls(f"{self._prefix}: {self.format(record)}"), file=sys.stderr, flush=True)
 
 
-async def stop_on_signal(drain: Callable[[], Awaitable[None]], scope: anyio.CancelScope) -> None:
-    """Drain at the first SIGTERM or Ctrl-C, and cancel the scope at the second, which leaves the rest to others."""
+async def stop_on_signal(
+    drain: Callable[[], Awaitable[None]],
+    scope: anyio.CancelScope,
+    *numbers: signal.Signals,
+) -> None:
+    """Drain at the first of these signals, and cancel the scope at the second, which leaves the rest to others.
+
+    Without numbers, these are SIGTERM and Ctrl-C.
+    """
     if sys.platform == "win32":
         return  # there Ctrl-C cancels, and other signals do not exist
     is_draining = False
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with anyio.open_signal_receiver(*(numbers or (signal.SIGTERM, signal.SIGINT))) as signals:
         async for number in signals:
             if is_draining:
                 scope.cancel()

@@ -1,0 +1,1 @@
+"""The commands for writing an agent: `agentrt new` and `agentrt dev`."""

@@ -1,0 +1,91 @@
+"""The process that `agentrt dev` starts for each version of an agent: it loads it, and serves it when it is told to."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from agentrt._runtime.text import escape_controls
+from agentrt.agent import Agent
+from agentrt.console.development.link import ParentLink
+from agentrt.console.development.watched_files import ImportWatcher, stamp_of
+from agentrt.console.serve import read_limits, serve_app
+from agentrt.console.service import load_runner, log_to_stderr
+from agentrt.errors import AgentRTError, ConfigError
+from agentrt.runs import RunRecorder, run_stores
+from agentrt.serving import create_app
+from agentrt.state import SessionStore, SQLiteStore, StateStore
+
+__all__ = ["serve_version"]
+
+_STOP_SIGNAL = signal.SIGUSR1
+_STORE_FOLDER = ".agentrt"
+_RELOAD_SECONDS = 2.0  # since a change is to be seen soon
+
+
+def serve_version(link: socket.socket, listener: socket.socket, options: Namespace) -> int:
+    """Load the agent, say so over the link, wait there for the word to serve, and serve; returns the exit code."""
+    parent = ParentLink(link, _STOP_SIGNAL)
+    folders = [os.getcwd()]
+    if options.config is not None:
+        path = os.path.abspath(options.config)
+        folders.append(os.path.dirname(path))
+        parent.report_files({path: stamp_of(path)})
+    watcher = ImportWatcher(folders, parent.report_files)
+    sys.meta_path.insert(0, watcher)
+    try:
+        limits = read_limits(options.limit)
+        runner = load_runner(
+            options, fallback=_open_default_store, prepare=_add_recorder, drain_seconds=_RELOAD_SECONDS
+        )
+        if not run_stores(runner.agent):
+            raise ConfigError(
+                f"the agent of the runner {options.agent!r} records nothing: add RunRecorder(store) to its middlewares"
+            )
+        app = create_app(runner.agent, runner=runner, limits=limits)
+    except AgentRTError as error:
+        watcher.report_missing()
+        for problem in getattr(error, "problems", ()) or [error]:
+            print(escape_controls(f"agentrt dev: {problem}"), file=sys.stderr, flush=True)
+        return 2
+    parent.wait_for_turn()
+    with log_to_stderr("agentrt dev", logging.WARNING, "agentrt", "uvicorn"):
+        serve_app(app, runner, limits, listener, _STOP_SIGNAL, page="/studio")
+    return 0
+
+
+def _open_default_store() -> SessionStore:
+    """Return a store in a folder that no version control takes in, since it holds conversations."""
+    folder = Path(_STORE_FOLDER)
+    try:
+        folder.mkdir(exist_ok=True)
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {str(folder.absolute())!r} cannot be written: {error.strerror}; --store names another place"
+        ) from error
+    return SQLiteStore(folder / "dev.db")
+
+
+def _add_recorder(agent: Agent, store: StateStore) -> Agent:
+    if run_stores(agent):
+        return agent
+    # A store of the user's own may keep no runs.
+    place = store if hasattr(store, "runs") else _open_default_store()
+    return agent.with_middlewares([*agent.middlewares, RunRecorder(place)])
+
+
+if __name__ == "__main__":
+    # Terminals and supervisors signal all processes of a group, and this one stops when the parent says so. The handler
+    # does nothing: signals that are ignored would be so in the programs that tools start, too.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    link, listener = [socket.socket(fileno=int(number)) for number in sys.argv[1:3]]
+    for end in (link, listener):
+        end.set_inheritable(False)  # to the programs that tools start
+    with listener:
+        sys.exit(serve_version(link, listener, Namespace(**json.loads(sys.argv[3]))))
