@@ -64,6 +64,7 @@ _DEV = (
     "shows them. When a file changes, the agent is loaded again and its replies are resumed; a file that cannot be "
     "imported changes nothing."
 )
+_NEW = "Write a small project into a folder: an agent that works offline, a tool, a layer and a test."
 _MCP = (
     "Offer an agent as a tool to the MCP client that starts this program, over standard input and output, until the "
     "client closes its end or SIGTERM comes. What still runs then is left in the store, and resumed by the next start."
@@ -134,6 +135,9 @@ def _make_parser() -> argparse.ArgumentParser:
     dev.add_argument("--open", action="store_true", help="open the studio in a browser")
     develop = _lazily("development.dev", "develop")
     dev.set_defaults(run=develop, refuse=partial(_refuse_arguments, dev, _DEV_OPTIONS))
+    new = commands.add_parser("new", help="write a small project", description=_NEW)
+    new.add_argument("name", metavar="NAME", help="the name of the folder, and of the package in it")
+    new.set_defaults(run=_lazily("development.new", "create_project"), refuse=partial(_refuse_arguments, new, ()))
     mcp = commands.add_parser("mcp", help="offer an agent to an MCP client", description=_MCP)
     _add_runner_options(mcp, "the agent's own store, or memory", 0)
     _add_backend_option(mcp)
