@@ -57,12 +57,21 @@ from agentrt.state import InMemoryStateStore
 from agentrt.testing.embedding import HashingEmbedding
 from agentrt.testing.harness.approve import approve
 from agentrt.testing.harness.await_faults import SuspensionReport, check_every_suspension
-from agentrt.testing.harness.cassette import Cassette, CassetteError, CassetteMiss, cassette
+from agentrt.testing.harness.cassette import Cassette, CassetteError, CassetteMiss, cassette, cassette_scope
+from agentrt.testing.harness.chaos import (
+    ChaosLayer,
+    InjectedFault,
+    cut_result,
+    fail_model,
+    fail_tool,
+    garble_result,
+    slow_tool,
+)
 from agentrt.testing.harness.checkable import Checkable
 from agentrt.testing.harness.faults import FAULTS
 from agentrt.testing.harness.lint import Lint, lint
 from agentrt.testing.harness.tool_log import ToolLog, ToolRun
-from agentrt.testing.harness.trajectory import ExpectedStep, answer, assert_trajectory, call
+from agentrt.testing.harness.trajectory import ExpectedStep, TrajectoryOrder, answer, assert_trajectory, call
 from agentrt.testing.kit.conformance import (
     MiddlewareProblems,
     MiddlewareReport,
@@ -78,11 +87,13 @@ __all__ = [
     "Cassette",
     "CassetteError",
     "CassetteMiss",
+    "ChaosLayer",
     "Checkable",
     "ExactStore",
     "ExpectedStep",
     "HashingEmbedding",
     "InMemoryStateStore",
+    "InjectedFault",
     "Lint",
     "MiddlewareProblems",
     "MiddlewareReport",
@@ -93,15 +104,22 @@ __all__ = [
     "SuspensionReport",
     "ToolLog",
     "ToolRun",
+    "TrajectoryOrder",
     "answer",
     "approve",
     "assert_trajectory",
     "call",
     "cassette",
+    "cassette_scope",
     "check_every_suspension",
     "check_middleware",
     "check_middleware_on_both_loops",
     "check_run_store",
     "check_store",
+    "cut_result",
+    "fail_model",
+    "fail_tool",
+    "garble_result",
     "lint",
+    "slow_tool",
 ]

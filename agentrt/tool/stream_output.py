@@ -12,7 +12,7 @@ from agentrt.tool.to_response import (
     blocks_of,
     check_metadata,
     content_of,
-    final_state,
+    final_result_state,
     response_of,
     state_of,
     to_response,
@@ -160,7 +160,7 @@ class StreamOutput:
             content = [block.join() for block in self._blocks]
         except binascii.Error as error:
             raise ToolError(f"{self._tool.name} yielded data that is not base64: {error}") from error
-        return ToolResponse(content, final_state(self._state), self._metadata)
+        return ToolResponse(content, final_result_state(self._state), self._metadata)
 
 
 class _Pieces:

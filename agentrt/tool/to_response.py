@@ -33,7 +33,7 @@ __all__ = [
     "data_size",
     "failure",
     "failure_text",
-    "final_state",
+    "final_result_state",
     "frames_for_log",
     "response_of",
     "state_of",
@@ -120,7 +120,7 @@ def to_response(tool: ToolBase, value: object) -> ToolResponse:
     content: ToolOutput = [block for block in parts if block is not None]
     if budget.left_out:
         content.append(TextBlock(budget.note))
-    return ToolResponse(content, final_state(state), response.metadata or {})
+    return ToolResponse(content, final_result_state(state), response.metadata or {})
 
 
 class OutputBudget:
@@ -290,5 +290,5 @@ def _printable(text: str) -> str:
     return text
 
 
-def final_state(state: ToolResultState) -> ToolResultState:
+def final_result_state(state: ToolResultState) -> ToolResultState:
     return _STATE_OF_ENDED if state is _STATE_OF_UNFINISHED else state

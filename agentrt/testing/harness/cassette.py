@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
@@ -22,13 +23,14 @@ from agentrt.model.request_key import describe_request, key_of_description
 from agentrt.runs.redaction import Redactor, redactors_of
 from agentrt.types import JSONObject, JSONSchema, ToolChoice
 
-__all__ = ["Cassette", "CassetteError", "CassetteMiss", "cassette"]
+__all__ = ["Cassette", "CassetteError", "CassetteMiss", "cassette", "cassette_scope"]
 
 CassetteMode = Literal["once", "none", "new", "rewrite"]
 
 
 _CASSETTE_MODES = ("once", "none", "new", "rewrite")
 _CASSETTE_FORMAT: Literal[1] = 1
+_scope: ContextVar[str] = ContextVar("cassette_scope", default="")
 _UNFINISHED_WAIT = 1.0  # seconds in which the reader of an unfinished answer has to leave again
 _TEXT_FIELD_OF: dict[type, str] = {TextBlock: "text", ThinkingBlock: "thinking", ToolCallBlock: "input"}
 
@@ -55,6 +57,7 @@ class _Call:
     error: str | None = None
     retry_after: float | None = None
     is_unfinished: bool = False
+    scope: str = ""
 
     def __post_init__(self) -> None:
         # The file may be damaged.
@@ -129,9 +132,9 @@ class Cassette:
         self._kept = self._read() if is_there and mode != "rewrite" else []
         self._records = mode in ("new", "rewrite") or not is_there
         self._must_use_all = not self._records
-        self._left: dict[str, list[_Call]] = {}
+        self._left: dict[tuple[str, str], list[_Call]] = {}
         for call in self._kept:
-            self._left.setdefault(call.key, []).append(call)
+            self._left.setdefault((call.scope, call.key), []).append(call)
         self._new: list[_Call] = []
 
     def _read(self) -> list[_Call]:
@@ -158,7 +161,8 @@ class Cassette:
         """Return the recorded answer to the request; where the mode allows it, ask the model and record its answer."""
         description = self._redacted(describe_request(messages, tools, tool_choice, model))
         key = key_of_description(description)
-        recorded = self._left.get(key)
+        scope = _scope.get()
+        recorded = self._left.get((scope, key))
         if recorded:
             return await recorded.pop(0).replay()
         if not self._records:
@@ -167,7 +171,7 @@ class Cassette:
                 f"request{self._describe_nearest(description)}; record again with mode='rewrite', or add to it with "
                 f"mode='new'"
             )
-        call = _Call(key, description, is_unfinished=True)
+        call = _Call(key, description, is_unfinished=True, scope=scope)
         self._new.append(call)
         try:
             result: ModelResult = await ask(model, messages, tools, tool_choice)
@@ -299,6 +303,20 @@ def cassette(
     finally:
         ChatModelBase.__call__ = ask  # type: ignore[method-assign]
     tape.close()
+
+
+@contextmanager
+def cassette_scope(name: str) -> Iterator[None]:
+    """Give the model calls of this block answers of their own in a cassette.
+
+    Without scopes, equal requests of concurrent conversations get their answers in the order in which they ask. The
+    scope reaches into tasks that start in the block.
+    """
+    token = _scope.set(name)
+    try:
+        yield
+    finally:
+        _scope.reset(token)
 
 
 def _checked_path(path: object) -> Path:

@@ -24,7 +24,7 @@ from agentrt.message import (
     find_block,
 )
 from agentrt.state import ReplyContext
-from agentrt.tool.to_response import final_state
+from agentrt.tool.to_response import final_result_state
 from agentrt.types import (
     STRUCTURED_OUTPUT,
     ContentSource,
@@ -62,7 +62,7 @@ def take_result(context: ReplyContext, call: ToolCallBlock, response: ToolRespon
         count_answer(context, content)
     metadata = dict(response.metadata) if response.metadata else {}
     # A result is the end of its call, also where its tool forgot to say so.
-    return content, note_of(context, call), final_state(state), metadata
+    return content, note_of(context, call), final_result_state(state), metadata
 
 
 async def receive_result(

@@ -1,0 +1,203 @@
+"""Faults of models and tools that a conversation is to survive, injected by one layer."""
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Literal, get_args
+
+import anyio
+
+from agentrt import errors
+from agentrt.agent import AgentBase
+from agentrt.errors import ConfigError, ModelError, Transient
+from agentrt.hooks import ActingValues, MiddlewareBase, ModelCallValues, NextActing, NextModelCall
+from agentrt.message import DataBlock, TextBlock, ToolResultState
+from agentrt.model import ModelResult
+from agentrt.types import JSONObject, ToolChunk, ToolResponse
+
+__all__ = [
+    "ChaosLayer",
+    "InjectedFault",
+    "cut_result",
+    "fail_model",
+    "fail_tool",
+    "garble_result",
+    "slow_tool",
+]
+
+FaultKind = Literal["fail_model", "fail_tool", "slow_tool", "cut_result", "garble_result"]
+FaultPlace = int | Sequence[int] | None
+"""The number of a call, counted from 1 in each conversation, several of them, or `None` for all."""
+
+_RESULT_FAULTS = ("cut_result", "garble_result")
+_GARBAGE = "\ufffd#@%&~^"
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedFault:
+    """A fault of the calls `at` of the model or of a tool, as `fail_model` and its siblings make it."""
+
+    kind: FaultKind
+    tool: str | None = None
+    at: tuple[int, ...] | None = None
+    error: type[ModelError] | ModelError = Transient
+    text: str = ""
+    seconds: float = 0.0
+    length: int = 0
+    seed: int = 0
+
+    def to_json(self) -> JSONObject:
+        """Return the fault as JSON; of an error only its type is kept."""
+        error = self.error if isinstance(self.error, type) else type(self.error)
+        values: JSONObject = {"kind": self.kind, "tool": self.tool, "at": None if self.at is None else list(self.at)}
+        return {
+            **values,
+            "error": error.__name__,
+            "text": self.text,
+            "seconds": self.seconds,
+            "length": self.length,
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> "InjectedFault":
+        """Return the fault that `to_json` wrote; raises `ConfigError` for anything else."""
+        if not isinstance(value, dict) or value.get("kind") not in get_args(FaultKind):
+            raise ConfigError(f"a fault has a kind, one of {', '.join(get_args(FaultKind))}, not {value!r:.200}")
+        unknown = sorted(set(value) - set(cls.__dataclass_fields__))
+        if unknown:
+            raise ConfigError(f"a fault has no {unknown[0]!r:.100}: it has {', '.join(cls.__dataclass_fields__)}")
+        error = getattr(errors, str(value.get("error", "Transient")), None)
+        at = value.get("at")
+        return cls(**{**value, "at": _calls_at(value["kind"], at), "error": _model_error(error)})
+
+
+def fail_model(error: type[ModelError] | ModelError = Transient, at: FaultPlace = None) -> InjectedFault:
+    """Have calls of the model raise an error, before the provider is asked."""
+    return InjectedFault("fail_model", at=_calls_at("fail_model", at), error=_model_error(error))
+
+
+def fail_tool(name: str, at: FaultPlace = None, *, text: str = "The service is unavailable.") -> InjectedFault:
+    """Have calls of a tool fail with this text; the tool does not run."""
+    return InjectedFault("fail_tool", _name_of_tool("fail_tool", name), _calls_at("fail_tool", at), text=text)
+
+
+def slow_tool(name: str, seconds: float, at: FaultPlace = None) -> InjectedFault:
+    """Have calls of a tool wait before they run."""
+    if not _is_amount(seconds) or not 0 < seconds <= 86_400:
+        raise ConfigError(f"slow_tool(seconds=...) must be a number above 0 and at most a day, not {seconds!r:.100}")
+    return InjectedFault("slow_tool", _name_of_tool("slow_tool", name), _calls_at("slow_tool", at), seconds=seconds)
+
+
+def cut_result(name: str, length: int, at: FaultPlace = None) -> InjectedFault:
+    """Have results of a tool end after some characters."""
+    if not _is_amount(length) or length < 0:
+        raise ConfigError(f"cut_result(length=...) must be a number of characters, not {length!r:.100}")
+    return InjectedFault(
+        "cut_result", _name_of_tool("cut_result", name), _calls_at("cut_result", at), length=int(length)
+    )
+
+
+def garble_result(name: str, at: FaultPlace = None, *, seed: int = 0) -> InjectedFault:
+    """Have a third of the characters in results of a tool replaced by garbage, the same with each `seed`."""
+    return InjectedFault(
+        "garble_result", _name_of_tool("garble_result", name), _calls_at("garble_result", at), seed=seed
+    )
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _name_of_tool(function: str, name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{function}(...) takes the name of a tool, not {name!r:.100}")
+    return name
+
+
+def _calls_at(function: str, at: object) -> tuple[int, ...] | None:
+    # A single number is the usual case.
+    places = (at,) if isinstance(at, int) else at
+    if places is None:
+        return None
+    if not isinstance(places, (list, tuple, range)) or not all(type(place) is int and place > 0 for place in places):
+        raise ConfigError(f"{function}(at=...) must be the numbers of calls, counted from 1, not {at!r:.100}")
+    return tuple(places)
+
+
+def _model_error(error: Any) -> type[ModelError] | ModelError:
+    is_known = issubclass(error, ModelError) if isinstance(error, type) else isinstance(error, ModelError)
+    if not is_known:
+        raise ConfigError(f"fail_model(error=...) must be a ModelError, such as RateLimited, not {error!r:.100}")
+    known: type[ModelError] | ModelError = error
+    return known
+
+
+class ChaosLayer(MiddlewareBase):
+    """Injects faults into the calls of models and tools, nearest to them, in sub-agents too.
+
+    Layers around it, such as retries, see the fault as they would see a real one.
+    """
+
+    inherited = True
+    position = "innermost"
+
+    def __init__(self, faults: Sequence[InjectedFault]) -> None:
+        self.faults = list(faults)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.faults!r:.200})"
+
+    async def on_model_call(
+        self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
+    ) -> ModelResult:
+        number = self._count(agent, "")
+        for fault in self.faults:
+            if fault.kind == "fail_model" and (fault.at is None or number in fault.at):
+                raise fault.error if isinstance(fault.error, ModelError) else fault.error("a fault injected by a test")
+        return await next_handler(**input_kwargs)
+
+    async def on_acting(
+        self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
+    ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
+        name = input_kwargs["tool_call"].name
+        number = self._count(agent, name)
+        faults = [fault for fault in self.faults if fault.tool == name and (fault.at is None or number in fault.at)]
+        # A slow tool may fail as well.
+        for fault in faults:
+            if fault.kind == "slow_tool":
+                await anyio.sleep(fault.seconds)
+            elif fault.kind == "fail_tool":
+                yield ToolResponse([TextBlock(fault.text)], ToolResultState.ERROR)
+                return
+        changed = [fault for fault in faults if fault.kind in _RESULT_FAULTS]
+        async for item in next_handler(**input_kwargs):
+            if not changed:
+                yield item
+            elif isinstance(item, ToolResponse):  # its pieces would show what the fault takes away
+                yield replace(item, content=_damage(item.content, changed))
+
+    def describe(self, agent: Any) -> Sequence[str]:
+        return [f"{fault.kind} {fault.tool or ''}".strip() for fault in self.faults]
+
+    def _count(self, agent: AgentBase, name: str) -> int:
+        # In the conversation's state, since a case has several turns.
+        counts = agent.state_of(self)
+        counts[name] = counts.get(name, 0) + 1
+        number: int = counts[name]
+        return number
+
+
+def _damage(content: Sequence[TextBlock | DataBlock], faults: Sequence[InjectedFault]) -> list[TextBlock | DataBlock]:
+    damaged = list(content)
+    for fault in faults:
+        left, random = fault.length, Random(fault.seed)
+        for place, block in enumerate(damaged):
+            if isinstance(block, TextBlock) and fault.kind == "cut_result":
+                damaged[place] = TextBlock(block.text[:left])
+                # One length for all blocks of the result.
+                left = max(0, left - len(block.text))
+            elif isinstance(block, TextBlock):
+                letters = (random.choice(_GARBAGE) if random.random() < 1 / 3 else letter for letter in block.text)
+                damaged[place] = TextBlock("".join(letters))
+    return damaged
