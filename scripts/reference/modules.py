@@ -36,6 +36,7 @@ MODULES = (
     "agentrt.pipeline",
     "agentrt.console",
     "agentrt.testing",
+    "agentrt.evaluation",
     "agentrt.module",
     "agentrt.session",
     "agentrt.memory",

@@ -1,0 +1,111 @@
+"""Ablation: the worth of each layer, from the trials with it and those without it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agentrt.errors import ConfigError
+from agentrt.evaluation.statistics import bootstrap, mcnemar, pass_hat
+from agentrt.evaluation.trial import Trial
+from agentrt.hooks import MiddlewareBase
+from agentrt.types import JSONObject
+
+__all__ = ["Ablate", "LayerWorth", "chosen_layers", "rates_of", "worth_of"]
+
+Ablate = bool | str | type[MiddlewareBase] | Sequence[str | type[MiddlewareBase]]
+"""The layers to leave out, one at a time: `True` for each of them, or keys and classes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWorth:
+    """The worth of a layer: its quality with the layer minus without it, its cost and its time.
+
+    `quality` and `pass_hat` are those without the layer, the latter of all repeats. `interval` is of `change`, over
+    cases. `p` is McNemar's exact p value over the cases that differ. `cost_share` is the part of the whole cost that
+    the layer causes, of the tokens if a price is unknown. `seconds` is what the layer adds to a trial. A layer that
+    cannot be left out has an `error` instead.
+    """
+
+    layer: str
+    quality: float = 0.0
+    change: float = 0.0
+    interval: tuple[float, float] = (0.0, 0.0)
+    pass_hat: float = 0.0
+    p: float = 1.0
+    cost_share: float = 0.0
+    seconds: float = 0.0
+    error: str | None = None
+
+    def to_json(self, *, times: bool) -> JSONObject:
+        """Return the row as JSON."""
+        value = asdict(self)
+        if not times:
+            del value["seconds"]
+        return {**value, "interval": list(self.interval)}
+
+
+def chosen_layers(ablate: Ablate, layers: Mapping[str, type[MiddlewareBase]]) -> list[str]:
+    """Return the keys of the layers to leave out; a name that no agent has stays, for its row."""
+    if ablate is True:
+        return list(layers)
+    entries: Any = [ablate] if isinstance(ablate, (str, type)) else ablate or []
+    if not isinstance(entries, (list, tuple)):
+        raise ConfigError(f"evaluate(ablate=...) must be a bool, or keys and classes of layers, not {ablate!r:.100}")
+    keys: dict[str, None] = {}
+    for layer in entries:
+        if not (isinstance(layer, str) or (isinstance(layer, type) and issubclass(layer, MiddlewareBase))):
+            raise ConfigError(f"evaluate(ablate=...) must have keys and classes of layers, not {layer!r:.100}")
+        # A class stands for its subclasses too, as in `agent.without`; each layer has a row of its own.
+        named = [
+            key
+            for key, kind in layers.items()
+            if (issubclass(kind, layer) if isinstance(layer, type) else key == layer)
+        ]
+        keys.update(dict.fromkeys(named or [layer if isinstance(layer, str) else layer.__name__]))
+    return list(keys)
+
+
+def rates_of(trials: Sequence[Trial]) -> dict[str, list[bool]]:
+    """Return whether each trial passed, by the names of their cases."""
+    passed: dict[str, list[bool]] = {}
+    for trial in trials:
+        passed.setdefault(str(trial.case), []).append(trial.passed)
+    return passed
+
+
+def worth_of(layer: str, with_layer: Sequence[Trial], without: Sequence[Trial], seed: int) -> LayerWorth:
+    """Return the row of a layer; the trials have the same cases and repeats."""
+    # Otherwise the row would read as if the layer were worth nothing.
+    if not any(layer in trial.layers for trial in with_layer):
+        return LayerWorth(layer, error="no agent of these cases has this layer")
+    error = next((trial.error for trial in without if trial.error is not None and trial.error.where == "layer"), None)
+    if error is not None:
+        return LayerWorth(layer, error=error.text)
+    # By cases, since the tries of one case depend on each other.
+    before, after = rates_of(with_layer), rates_of(without)
+    rates = [math.fsum(passed) / len(passed) for passed in after.values()]
+    changes = [sum(before[name]) / len(before[name]) - rate for name, rate in zip(after, rates, strict=True)]
+    hats = [pass_hat(sum(passed), len(passed), len(passed)) for passed in after.values()]
+    total, less = _amount(with_layer, without), _amount(without, with_layer)
+    seconds = math.fsum(trial.seconds for trial in with_layer) - math.fsum(trial.seconds for trial in without)
+    return LayerWorth(
+        layer,
+        math.fsum(rates) / len(rates),
+        math.fsum(changes) / len(changes),
+        bootstrap(changes, seed),
+        math.fsum(hats) / len(hats),
+        mcnemar(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
+        (total - less) / total if total else 0.0,
+        seconds / len(with_layer),
+    )
+
+
+def _amount(trials: Sequence[Trial], others: Sequence[Trial]) -> float:
+    """Return the cost of the trials, or their tokens if a price of either side is unknown."""
+    costs = [trial.cost for trial in trials if trial.cost is not None]
+    # Both sides in one unit, or the share would compare money with tokens.
+    unknown = any(trial.cost is None for trial in [*trials, *others])
+    if unknown or not any(costs):
+        return sum(trial.usage.input_tokens + trial.usage.output_tokens for trial in trials)
+    return math.fsum(costs)

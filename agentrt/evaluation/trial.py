@@ -1,0 +1,396 @@
+"""Trials: the run of a case, and the verdicts of evaluators on it."""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from inspect import isawaitable
+from typing import Any
+
+import anyio
+
+from agentrt.agent import Agent
+from agentrt.errors import ConfigError, UsageError
+from agentrt.evaluation.case import Case, Evaluator, Turn, text_of_turn
+from agentrt.evaluation.spending import SpendingAccount
+from agentrt.evaluation.user import SimulatedUser
+from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
+from agentrt.hooks import MiddlewareBase
+from agentrt.message import Msg, ToolCallBlock, ToolResultBlock, ToolResultState
+from agentrt.middleware import BudgetMiddleware
+from agentrt.model import ChatUsage
+from agentrt.runs import Run, RunRecorder, run_stores
+from agentrt.state import AgentState, InMemoryStateStore
+from agentrt.testing import ChaosLayer, InjectedFault
+from agentrt.types import JSONObject
+
+__all__ = [
+    "Build",
+    "ToolUse",
+    "Trial",
+    "TrialError",
+    "TrialRunner",
+    "Verdict",
+    "judge_trial",
+    "name_evaluators",
+    "run_case",
+]
+
+Build = Agent | Callable[[Case], Any]
+"""An agent, or a function of a case that returns an agent, or an agent and its world; sync or async."""
+
+_PASSES_AT = 0.5
+_MAX_REASON = 2_000
+_MAX_QUESTIONS_IN_TURN = 100  # to questions about tool calls, within one turn
+_STEP_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judgement of an evaluator: a score from 0 to 1, whether that passes, and why."""
+
+    score: float
+    passed: bool
+    reason: str = ""
+
+    @classmethod
+    def of(cls, value: Any) -> "Verdict":
+        """Return the verdict for a `bool`, a number (which passes from 0.5 on) or a verdict.
+
+        Raises `UsageError` for anything else, and for a score outside of 0 to 1.
+        """
+        if isinstance(value, bool):
+            return cls(float(value), value)
+        score = value.score if isinstance(value, Verdict) else value
+        if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
+            raise UsageError(
+                f"an evaluator must return a bool, a number from 0 to 1, a Verdict, or a dict, not {value!r:.200}"
+            )
+        if isinstance(value, Verdict):
+            return replace(value, score=float(score), passed=bool(value.passed), reason=str(value.reason)[:_MAX_REASON])
+        return cls(float(score), score >= _PASSES_AT)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialError:
+    """An exception in a trial: `where` is "build", "layer", "reply", "user", or the name of an evaluator."""
+
+    where: str
+    type: str
+    text: str
+
+    @classmethod
+    def of(cls, where: str, error: BaseException) -> "TrialError":
+        while isinstance(error, BaseExceptionGroup):  # of a task group, whose first error says most
+            error = error.exceptions[0]
+        text = str(error) or ("it took too long" if isinstance(error, TimeoutError) else "")
+        return cls(where, type(error).__name__, text[:_MAX_REASON])
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.type}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """A tool call of a trial: its tool, its arguments (a str, if they are not JSON), and the state of its result."""
+
+    tool: str
+    arguments: Any
+    state: ToolResultState | None
+
+
+@dataclass(slots=True, eq=False)
+class Trial:
+    """A run of a case, and the verdicts on it; `without` names the layer that was left out.
+
+    `message` is the last answer, and `messages` are the replies of all turns with their calls and results;
+    `conversation` has the speaker and the text of each message. `runs` are the recorded runs, and `world` is the object
+    that `build` returned beside the agent.
+    `judges` and `users` count the usage of judges and simulated users.
+    A trial of a loaded report has no messages, runs and world.
+    """
+
+    case: Case
+    repeat: int = 0
+    without: str | None = None
+    runs: list[Run] = field(default_factory=list, repr=False)
+    message: Msg | None = field(default=None, repr=False)
+    messages: list[Msg] = field(default_factory=list, repr=False)
+    world: Any = field(default=None, repr=False)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    error: TrialError | None = None
+    answer: str = ""
+    conversation: list[tuple[str, str]] = field(default_factory=list, repr=False)
+    usage: ChatUsage = field(default_factory=ChatUsage, repr=False)
+    cost: float | None = 0.0
+    seconds: float = 0.0
+    judges: SpendingAccount = field(default_factory=SpendingAccount, repr=False)
+    users: SpendingAccount = field(default_factory=SpendingAccount, repr=False)
+    layers: dict[str, type[MiddlewareBase]] = field(default_factory=dict, repr=False)
+
+    @property
+    def run(self) -> Run | None:
+        """The run of the last turn, if there was one."""
+        return self.runs[-1] if self.runs else None
+
+    @property
+    def tool_uses(self) -> list[ToolUse]:
+        """The tool calls of all turns and their sub-agents, without those of hidden tools."""
+        messages = [message for run in self.runs for message in _messages_in(run)] or self.messages
+        return [use for message in messages for use in _uses_in(message)]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing raised and every verdict passed."""
+        return self.error is None and all(verdict.passed for verdict in self.verdicts.values())
+
+    @property
+    def score(self) -> float:
+        """The mean score of the verdicts; without verdicts, 1 if the trial passed."""
+        scores = [verdict.score for verdict in self.verdicts.values()]
+        return math.fsum(scores) / len(scores) if scores else float(self.passed)
+
+    def check(self) -> None:
+        """Raise `AssertionError` with the failed verdicts, or the error, unless the trial passed."""
+        if not self.passed:
+            raise AssertionError(f"case {str(self.case)!r:.200} failed:\n" + "\n".join(self.problems()))
+
+    def problems(self) -> list[str]:
+        """Return the error and the failed verdicts, a line each."""
+        failed = [
+            f"{name}: {verdict.score:.2f}{verdict.reason and f', {verdict.reason}'}"
+            for name, verdict in self.verdicts.items()
+            if not verdict.passed
+        ]
+        return [*([] if self.error is None else [str(self.error)]), *failed]
+
+    def to_json(self, *, times: bool) -> JSONObject:
+        """Return the trial as JSON; without `times`, equal for equal inputs, seed and cassette."""
+        error = self.error
+        # The text of an error may contain an id or an address in memory.
+        value: JSONObject = {
+            "case": str(self.case),
+            "repeat": self.repeat,
+            "passed": self.passed,
+            "answer": self.answer,
+            "error": None if error is None else asdict(error if times else replace(error, text="")),
+            "verdicts": {name: asdict(verdict) for name, verdict in self.verdicts.items()},
+            "tokens": _token_counts(self.usage),
+            "cost": self.cost,
+        }
+        for name, account in (("judge", self.judges), ("user", self.users)):
+            value[f"{name}_token_counts"], value[f"{name}_cost"] = _token_counts(account.usage), account.cost
+        if times:
+            value["seconds"] = self.seconds
+            value["runs"] = [[run.session_id, run.reply_id] for run in self.runs]
+        return value
+
+    @classmethod
+    def from_json(cls, value: Any, cases: Mapping[str, Case]) -> "Trial":
+        """Return the trial that `to_json` wrote, without its messages, runs and world."""
+        error = value["error"]
+        trial = cls(cases[value["case"]], value["repeat"], value.get("without"))
+        trial.answer, trial.cost = value["answer"], value["cost"]
+        trial.usage, trial.seconds = ChatUsage(*value["tokens"]), value.get("seconds", 0.0)
+        trial.error = None if error is None else TrialError(**error)
+        trial.verdicts = {name: Verdict(**verdict) for name, verdict in value["verdicts"].items()}
+        for name, account in (("judge", trial.judges), ("user", trial.users)):
+            account.usage, account.cost = ChatUsage(*value[f"{name}_token_counts"]), value[f"{name}_cost"]
+        return trial
+
+
+def _whole_reply(agent: Agent) -> list[Msg]:
+    """Return the message of the last reply with its calls and results, which the answer leaves out."""
+    state, reply_id = agent.state, agent.reply_id
+    if state.reply_context is not None:  # it waits
+        return [state.reply_context.message]
+    return [message for message in state.context[-1:] if message.id == reply_id]
+
+
+def _messages_in(run: Run) -> list[Msg]:
+    own = [] if run.message is None else [run.message]
+    return [*own, *(message for child in run.children for message in _messages_in(child))]
+
+
+def _uses_in(message: Msg) -> Iterator[ToolUse]:
+    states = {block.id: block.state for block in message.get_content_blocks() if isinstance(block, ToolResultBlock)}
+    for block in message.get_content_blocks():
+        if isinstance(block, ToolCallBlock) and not block.is_hidden:
+            try:
+                arguments: Any = json.loads(block.input or "{}")
+            except ValueError:
+                arguments = block.input
+            yield ToolUse(block.name, arguments, states.get(block.id))
+
+
+def _token_counts(usage: ChatUsage) -> list[int]:
+    return [usage.input_tokens, usage.output_tokens, usage.cache_input_tokens, usage.cache_creation_input_tokens]
+
+
+def name_evaluators(evaluators: Sequence[Evaluator]) -> dict[str, Evaluator]:
+    """Return the evaluators by their names, with numbers where several have one name."""
+    named: dict[str, Evaluator] = {}
+    for evaluator in evaluators:
+        name = title = str(getattr(evaluator, "__name__", None) or type(evaluator).__name__)
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{title}#{number}"
+        named[name] = evaluator
+    return named
+
+
+async def judge_trial(trial: Trial, evaluators: Mapping[str, Evaluator], timeout: float) -> None:  # noqa: ASYNC109
+    """Put the verdicts of the evaluators into the trial; an evaluator that raises is its error."""
+    for name, evaluator in evaluators.items():
+        try:
+            with anyio.fail_after(timeout):
+                result = evaluator(trial)
+                if isawaitable(result):
+                    result = await result
+            parts = (
+                {f"{name}.{key}": part for key, part in result.items()} if isinstance(result, dict) else {name: result}
+            )
+            trial.verdicts.update({key: Verdict.of(part) for key, part in parts.items()})
+        except Exception as error:  # noqa: BLE001  # whatever a user's function raises fails this trial alone
+            trial.error = trial.error or TrialError.of(name, error)
+
+
+@dataclass(slots=True)
+class TrialRunner:
+    """Runs trials, and records their runs in the agent's own `RunRecorder`, or else in `store`.
+
+    `budget` is what judges and simulated users spend from. `timeout` is for the replies of a trial, and for each
+    evaluator, in seconds.
+    """
+
+    build: Build
+    evaluators: Mapping[str, Evaluator]
+    store: InMemoryStateStore
+    budget: BudgetMiddleware | None = None
+    timeout: float = _STEP_TIMEOUT
+
+    async def run(self, trial: Trial) -> Trial:
+        """Run the case of an empty trial, and fill in the rest."""
+        trial.judges.budget = trial.users.budget = self.budget
+        where = "build"
+        try:
+            with anyio.fail_after(self.timeout):
+                agent = await self._build(trial)
+                where = "layer"
+                if trial.without in trial.layers:
+                    agent = agent.without(trial.without)
+                agent = self._prepare(agent, trial.case)
+        except Exception as error:  # noqa: BLE001  # a function of the user's; its error fails this trial alone
+            trial.error = TrialError.of(where, error)
+            return trial
+        await self._converse(agent, trial)
+        await judge_trial(trial, self.evaluators, self.timeout)
+        return trial
+
+    async def _build(self, trial: Trial) -> Agent:
+        agent: Any = self.build
+        if isinstance(agent, Agent):
+            agent = agent.with_state(AgentState())
+        else:
+            agent = agent(trial.case)
+            if isawaitable(agent):
+                agent = await agent
+            if isinstance(agent, tuple) and len(agent) == 2:
+                agent, trial.world = agent
+        if not isinstance(agent, Agent):
+            raise UsageError(f"build(case) must return an Agent, or an Agent and its world, not {agent!r:.200}")
+        chains = agent.chains
+        trial.layers = {
+            chains.name_of(layer): type(layer) for layer in agent.middlewares if not isinstance(layer, RunRecorder)
+        }
+        return agent
+
+    def _prepare(self, agent: Agent, case: Case) -> Agent:
+        """Return the agent with the layers that inject faults and record runs."""
+        layers = list(agent.middlewares)
+        if not run_stores(agent):
+            # It only observes, so its place has no meaning: the first that the constraints of the others allow.
+            place = sum(layer.position == "outermost" for layer in layers)
+            layers.insert(place, RunRecorder(self.store, layers=False))
+        faults = [fault for fault in case.faults if isinstance(fault, InjectedFault)]
+        # Those of the user between the agent's layers and our faults, which stand nearest to the model.
+        layers += [fault for fault in case.faults if isinstance(fault, MiddlewareBase)]
+        if faults:
+            layers.append(ChaosLayer(faults))
+        return agent if layers == list(agent.middlewares) else agent.with_middlewares(layers)
+
+    async def _converse(self, agent: Agent, trial: Trial) -> None:
+        reply_ids: dict[str, None] = {}
+        where = "reply"
+        try:
+            with anyio.fail_after(self.timeout):
+                async with agent:
+                    for count in itertools.count():
+                        where = "user"
+                        turn = await self._next_turn(trial, count)
+                        if turn is None:
+                            break
+                        trial.conversation.append(("user", text_of_turn(turn)))
+                        where = "reply"
+                        try:
+                            trial.message = await self._reply(agent, turn, trial.case)
+                        finally:
+                            reply_ids[agent.reply_id or ""] = None
+                            trial.messages += _whole_reply(agent)
+                        trial.answer = trial.message.get_text_content() or ""
+                        trial.conversation.append(("assistant", trial.answer))
+        except Exception as error:  # noqa: BLE001  # a failed reply is a failed trial, and the others continue
+            trial.error = TrialError.of(where, error)
+        [runs, *_] = run_stores(agent)
+        for reply_id in reply_ids:
+            with suppress(UsageError):  # refused before it started, so it was not recorded
+                trial.runs.append(await runs.load(agent.state.session_id, reply_id))
+        costs = [run.cost for run in trial.runs]
+        trial.cost = None if None in costs else math.fsum(cost for cost in costs if cost is not None)
+        trial.usage = sum((run.usage for run in trial.runs), ChatUsage())
+        trial.seconds = math.fsum(run.seconds or 0.0 for run in trial.runs)
+
+    async def _next_turn(self, trial: Trial, count: int) -> Turn | None:
+        inputs = trial.case.inputs
+        if isinstance(inputs, SimulatedUser):
+            return await inputs.next_message(trial.conversation, trial.users) if count < inputs.max_turns else None
+        return trial.case.turns[count] if count < len(trial.case.turns) else None
+
+    async def _reply(self, agent: Agent, turn: Turn, case: Case) -> Msg:
+        """Return the answer to a turn, after the answers to its questions that the case has."""
+        message = await agent.reply(turn)
+        for _ in range(_MAX_QUESTIONS_IN_TURN):
+            question = agent.waiting()
+            if case.approve is None or not isinstance(question, RequireUserConfirmEvent):
+                return message
+            decide = case.approve if callable(case.approve) else None
+            results = [
+                ConfirmResult(bool(case.approve if decide is None else decide(call)), replace(call))
+                for call in question.tool_calls
+            ]
+            message = await agent.reply(UserConfirmResultEvent(question.reply_id, results))
+        raise UsageError(
+            f"the agent asked {_MAX_QUESTIONS_IN_TURN} times within one turn: give the case approve=None, or False"
+        )
+
+
+async def run_case(
+    build: Build,
+    case: Case,
+    evaluators: Sequence[Evaluator] = (),
+    *,
+    budget: Any = None,
+    timeout: float = _STEP_TIMEOUT,  # noqa: ASYNC109  # of each step, not of the call
+) -> Trial:
+    """Run a case once, and return the trial with the verdicts of the evaluators; it does not raise for a failure.
+
+    In a test, `trial.check()` raises `AssertionError` for it.
+    """
+    if not isinstance(case, Case):
+        raise ConfigError(f"run_case(case) must be a Case, not {case!r:.100}")
+    async with InMemoryStateStore() as store:
+        runner = TrialRunner(build, name_evaluators(evaluators), store, budget, timeout)
+        return await runner.run(Trial(case))
