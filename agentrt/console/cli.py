@@ -37,6 +37,17 @@ _MCP_OPTIONS = (*_RUNNER_OPTIONS, "--backend", "--description")
 _EXPLAIN_OPTIONS = ("--config", "--check", "--format")
 _SESSIONS_OPTIONS = ("--store", "--agent", "--prefix")
 _RUNS_OPTIONS = ("--store", "--agent", "--session", "--text")
+_EVAL_OPTIONS = (
+    "--repeats",
+    "--concurrency",
+    "--ablate",
+    "--baseline",
+    "--fail-under",
+    "--seed",
+    "--json",
+    "--html",
+    "--backend",
+)
 _AUDIT_OPTIONS = ("--store", "--agent", "--key-file")
 _AGENT_HELP = "an Agent or a Runner, in a module that may be in the current folder"
 _CONFIG_HELP = (
@@ -51,6 +62,10 @@ _EXPLAIN = (
 _SESSIONS = "List, show or delete the sessions of a store. A session that does not exist exits with 1."
 _RUNS = "List, show, export or delete the recorded runs of a store. A run that does not exist exits with 1."
 _AUDIT = "Verify the recorded runs of a store. If a run is not as it was written, the exit code is 1."
+_EVAL = (
+    "Evaluate an agent over the cases of a Python file, which has `build` and `cases`. The exit code is 1 if too few "
+    "trials pass or the baseline was better, 2 for wrong use, and 3 if a build, a reply or an evaluator raised."
+)
 _WORKER = (
     "Run what is submitted to a runner, until SIGTERM or Ctrl-C; a second signal leaves what still runs to the next "
     "worker at once. What a worker that died has left is resumed."
@@ -150,6 +165,7 @@ def _make_parser() -> argparse.ArgumentParser:
     explain.set_defaults(run=print_chains, refuse=partial(_refuse_arguments, explain, _EXPLAIN_OPTIONS))
     _add_sessions_parsers(commands.add_parser("sessions", help="list, show or delete sessions", description=_SESSIONS))
     _add_runs_parsers(commands.add_parser("runs", help="list, show, export or delete recorded runs", description=_RUNS))
+    _add_eval_options(commands.add_parser("eval", help="evaluate an agent over cases", description=_EVAL))
     _add_audit_parser(commands.add_parser("audit", help="verify recorded runs", description=_AUDIT))
     return parser
 
@@ -237,6 +253,26 @@ def _add_runs_parsers(parser: argparse.ArgumentParser) -> None:
             which = "all of them" if action == "delete" else "the newest"
             subparser.add_argument("reply", metavar="REPLY", nargs="?", help=f"the id of a reply; without it, {which}")
         subparser.set_defaults(run=_runs, config=None, refuse=partial(_refuse_arguments, subparser, _RUNS_OPTIONS))
+
+
+def _add_eval_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE[:NAME]", help="a Python file, and the name of its data set (cases)")
+    parser.add_argument("--repeats", metavar="N", type=int, default=1, help="how often each case runs (%(default)s)")
+    parser.add_argument("--concurrency", metavar="N", type=int, default=8, help="how many run at a time (%(default)s)")
+    parser.add_argument("--ablate", action="store_true", help="also run without each layer, and print its worth")
+    parser.add_argument("--baseline", metavar="FILE", help="compare with a report that --json wrote")
+    parser.add_argument(
+        "--fail-under",
+        metavar="SHARE",
+        type=float,
+        help="the share of trials that must pass (1, or none with a baseline)",
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="the seed of the intervals (%(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--html", metavar="FILE", help="write the report as a page with plots")
+    _add_backend_option(parser)
+    run = _lazily("inspection.evaluation", "run_evaluation")
+    parser.set_defaults(run=run, refuse=partial(_refuse_arguments, parser, _EVAL_OPTIONS))
 
 
 def _add_audit_parser(parser: argparse.ArgumentParser) -> None:

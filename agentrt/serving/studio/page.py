@@ -50,7 +50,9 @@ class StudioPage:
 
     def routes(self) -> list[Route]:
         names = sorted(path.relative_to(_FOLDER).as_posix() for path in _FOLDER.rglob("*") if path.is_file())
-        files = [Route("/studio" if name == _PAGE else f"/studio/{name}", partial(self._answer, name)) for name in names]
+        files = [
+            Route("/studio" if name == _PAGE else f"/studio/{name}", partial(self._answer, name)) for name in names
+        ]
         return [Route("/", self._redirect), *files]
 
     async def _redirect(self, request: Request) -> Response:
