@@ -5,7 +5,7 @@ from agentrt.model import ChatResponse
 from agentrt_middleware.attempts import StreamedAnswer
 
 
-def test_pieces_of_an_answer_that_broke_off_are_merged_by_kind_and_call():
+def test_pieces_of_a_broken_answer_are_merged_by_kind_and_call():
     answer = StreamedAnswer(with_content=True)
     pieces = [ThinkingBlock("It "), ThinkingBlock("is"), TextBlock("He"), TextBlock("llo"), TextBlock("!")]
     calls = [("1", '{"a"'), ("2", "{"), ("1", ":1}"), ("2", "}")]

@@ -239,7 +239,7 @@ async def test_a_request_is_what_the_api_takes() -> None:
     }
 
 
-async def test_a_schema_is_sent_as_a_strict_format_beside_the_verbosity():
+async def test_a_schema_is_a_strict_format_beside_the_verbosity():
     model, server = model_of(json_of(WHOLE), stream=False, verbosity="low", structured_output="native")
     await ask(model, [*HELLO, UserMsg("runtime", [HintBlock(STRUCTURED_OUTPUT_HINT)])], [ANSWER])
 

@@ -134,7 +134,7 @@ async def test_a_budget_of_a_sub_agent_ends_only_that() -> None:
     assert results_of(boss)["1"].text == "[subagent_error] writer: BudgetExceeded"
 
 
-async def test_a_refused_call_of_a_sub_agent_ends_it_where_the_user_is_asked() -> None:
+async def test_a_no_to_a_sub_agent_over_budget_ends_it_alone() -> None:
     counting = Counting()
     publish = [answer(1, content=[call(f"w{number}", "publish", what=str(number))]) for number in range(3)]
     writer = agent_of("writer", publish, counting.tool())

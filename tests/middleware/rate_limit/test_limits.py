@@ -205,7 +205,7 @@ async def test_setting_the_redis_clock_back_loses_no_place() -> None:
         (RateLimits(min_interval=30), 0, True),
     ],
 )
-def test_whatever_is_in_use_keeps_a_limit_from_being_idle(limits: RateLimits, tokens: float, is_over: bool) -> None:
+def test_whatever_is_in_use_keeps_limits_from_being_idle(limits: RateLimits, tokens: float, is_over: bool) -> None:
     usage = Usage()
     assert usage.is_idle(limits, 0)
     assert usage.take(limits, 0, tokens, "call") is None
