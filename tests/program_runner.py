@@ -1,8 +1,8 @@
 """Runs programs as `python -W error` would, but without importing agentrt anew for each.
 
-As a script this file is the server: it imports what nearly every program of the tests imports, which takes longer than
-most of them run, and forks for each request that it reads from standard input. A program that needs a Python of its
-own (for a terminal, a closed stream or an encoding) is not for it.
+As a script this file is the server: it imports what nearly every program of the tests imports, also in its first reply,
+which takes longer than most of them run, and forks for each request that it reads from standard input. A program that
+needs a Python of its own (for a terminal, a closed stream or an encoding) is not for it.
 """
 
 import json
@@ -17,8 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import anyio
+import anyio.lowlevel
+
 ROOT = Path(__file__).resolve().parents[1]
-PATIENCE = 60  # seconds; only a failure waits that long
+PATIENCE = 300  # seconds; only a failure waits that long
 
 
 class ProgramRunner:
@@ -74,8 +77,15 @@ def open_program_runner() -> Iterator[ProgramRunner]:
 
 def main() -> None:
     """Serve requests; in a forked process, run the program and return, so that it ends as any Python process does."""
+    import importlib.metadata  # noqa: F401
+
+    import pydantic.main  # noqa: F401
+    import shortuuid  # noqa: F401
+
     import agentrt.middleware
     import agentrt.testing  # noqa: F401
+
+    anyio.run(anyio.lowlevel.checkpoint)
 
     for line in sys.stdin:
         place, source, arguments, cwd, streams, environment = json.loads(line)
