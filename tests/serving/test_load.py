@@ -12,7 +12,7 @@ from benchmarks.load.server import Server, serve
 from benchmarks.load.users import answer_questions, ask_at_once, converse, park, read_and_leave
 from tests.runner.conftest import make_agent, work
 
-pytestmark = [pytest.mark.slow, pytest.mark.time_limit(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
