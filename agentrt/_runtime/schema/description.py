@@ -20,7 +20,14 @@ def describe_parameters(schema: JSONSchema) -> str:
     described: list[str] = []
     unread = [schema]
     while unread and len(described) < _MAX_DEFINITIONS:
-        for name in _names_referred_to(unread.pop(0)):
+        parts = list(unread.pop(0)["properties"].values())[:_MAX_DESCRIBED]
+        names: list[str] = []
+        for part in parts:  # to which those inside of it are added
+            if isinstance(part, dict):
+                parts += [part.get("items"), *(part.get("anyOf") or part.get("oneOf") or ())]
+                if "$ref" in part:
+                    names.append(_name_of_reference(part["$ref"]))
+        for name in names:
             definition = definitions.get(name)
             if name not in described and isinstance(definition, dict) and definition.get("properties"):
                 described.append(name)
@@ -38,18 +45,6 @@ def _describe_properties(schema: JSONSchema) -> str:
     if len(properties) > _MAX_DESCRIBED:
         parameters.append(f"and {len(properties) - _MAX_DESCRIBED} more")
     return ", ".join(parameters)
-
-
-def _names_referred_to(schema: JSONSchema) -> list[str]:
-    """Return the names of the definitions in the description of these properties."""
-    names: list[str] = []
-    parts = list(schema["properties"].values())[:_MAX_DESCRIBED]
-    for part in parts:
-        if isinstance(part, dict):
-            parts += [part.get("items"), *(part.get("anyOf") or part.get("oneOf") or ())]
-            if "$ref" in part:
-                names.append(_name_of_reference(part["$ref"]))
-    return names
 
 
 def _name_of_reference(reference: object) -> str:

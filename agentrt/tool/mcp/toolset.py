@@ -99,7 +99,11 @@ class MCPToolset(Toolset):
         self._flows = _checked_flows(name, flows)
         self._prefix = _checked_prefix(name, prefix)
         self._timeout = check_seconds(f"MCPToolset({name!r}, timeout=...)", timeout)
-        self._on_failure = _checked_on_failure(name, on_failure)
+        if on_failure not in ("raise", "skip"):
+            raise ConfigError(
+                f'MCPToolset({name!r}, on_failure=...) must be "raise" or "skip", not {on_failure!r:.100}'
+            )
+        self._on_failure: str = on_failure
         self._connection: Any = None  # this, and what follows, while the toolset is open
         self._known: tuple[ToolBase, ...] | None = None
         self._failures, self._failed_at = 0, 0.0
@@ -392,12 +396,6 @@ def _checked_patterns(name: str, word: str, patterns: Any) -> list[str]:
 
 def _checked_choice(name: str, word: str, choice: Any) -> bool | list[str]:
     return choice if isinstance(choice, bool) else _checked_patterns(name, word, choice)
-
-
-def _checked_on_failure(name: str, choice: Any) -> str:
-    if choice not in ("raise", "skip"):
-        raise ConfigError(f'MCPToolset({name!r}, on_failure=...) must be "raise" or "skip", not {choice!r:.100}')
-    return str(choice)
 
 
 def _checked_flows(name: str, flows: Any) -> dict[str, ToolFlow]:
