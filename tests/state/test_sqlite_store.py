@@ -303,13 +303,13 @@ anyio.run(main)
 
 
 async def test_save_that_takes_too_long_says_that_it_may_be_done(path, monkeypatch):
-    monkeypatch.setattr(operations, "MAX_WAIT", 0.05)
-    monkeypatch.setattr(operations, "_EXTRA_WAIT", 0.05)
     async with SQLiteStore(path) as store:
         state = AgentState(session_id="s")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             await store.load("s")
             other.execute("BEGIN IMMEDIATE")
+            monkeypatch.setattr(operations, "MAX_WAIT", 0.05)
+            monkeypatch.setattr(operations, "_EXTRA_WAIT", 0.05)
             with pytest.raises(SessionIOError, match=r"no answer for 0\.05 seconds, so it may or may not"):
                 await store.save(state)
         monkeypatch.undo()
