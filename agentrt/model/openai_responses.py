@@ -225,16 +225,6 @@ def _function_tool(schema: JSONSchema) -> JSONObject:
     }
 
 
-def _citation(annotation: dict[str, object], offset: int) -> JSONObject:
-    # A generated file has a position in the text; a searched one has none.
-    start, end = (
-        offset + place if isinstance(place, int) else None
-        for place in (annotation.get("start_index"), annotation.get("end_index"))
-    )
-    title = annotation.get("title") or annotation.get("filename")
-    return new_citation(annotation, url=annotation.get("url"), title=title, start=start, end=end)
-
-
 def _fingerprint_of(item: dict[str, object]) -> str:
     """Return a key that identifies an item even where a server changes its id from event to event."""
     match item.get("type"):
@@ -447,7 +437,14 @@ class _ResponseReader(AnswerReader):
             self.accumulator.add_text(self._rest(index, ("text", position), text))
             annotations = list_in(part, "annotations") or self._annotations.get((index, position), [])
             offset = sum(map(len, texts))  # of the part in the text of the message
-            citations += [_citation(annotation, offset) for annotation in annotations]
+            for annotation in annotations:
+                # A generated file has a position in the text; a searched one has none.
+                start, end = (
+                    offset + place if isinstance(place, int) else None
+                    for place in (annotation.get("start_index"), annotation.get("end_index"))
+                )
+                title = annotation.get("title") or annotation.get("filename")
+                citations.append(new_citation(annotation, url=annotation.get("url"), title=title, start=start, end=end))
             texts.append(text)
         if citations:
             self.accumulator.add_block(citations_block(OPENAI, citations, "".join(texts)))
