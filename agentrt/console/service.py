@@ -88,8 +88,11 @@ class _StderrLog(logging.Handler):
         self._prefix = prefix
 
     def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        if text.rstrip().endswith("CancelledError"):
+            return  # uvicorn's traceback for what a second signal has left, which is no failure
         with suppress(OSError, ValueError):  # a failing log must not break a reply
-            print(escape_controls(f"{self._prefix}: {self.format(record)}"), file=sys.stderr, flush=True)
+            print(escape_controls(f"{self._prefix}: {text}"), file=sys.stderr, flush=True)
 
 
 async def stop_on_signal(

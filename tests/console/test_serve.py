@@ -170,6 +170,25 @@ def test_reply_has_time_to_end_after_a_signal():
 
 
 @pytest.mark.slow
+def test_second_signal_leaves_the_reply_without_a_word():
+    with served() as (process, url, _):
+        path, accept = f"{url}/api/sessions/s1/replies", {"Accept": "text/event-stream"}
+        with httpx2.stream("POST", path, json={"input": "wait"}, headers=accept, timeout=60) as response:
+            lines = response.iter_lines()
+            assert any("TOOL_RESULT_START" in line for line in lines)
+            process.send_signal(signal.SIGINT)
+            # It takes no connections any more, so it has got the first signal.
+            with pytest.raises(httpx2.ConnectError):
+                while True:
+                    httpx2.get(f"{url}/healthz", timeout=60)
+            process.send_signal(signal.SIGINT)
+            with pytest.raises(httpx2.RemoteProtocolError):
+                list(lines)
+        assert process.wait(60) == 0
+        assert process.communicate() == ("", "")
+
+
+@pytest.mark.slow
 def test_token_is_needed_and_never_written():
     with served("--host", "0.0.0.0", "--token-file", "tokens", "--no-studio") as (process, url, place):
         assert place == "in memory, until this process ends"
