@@ -17,6 +17,7 @@ from agentrt.evaluation.evaluators import (
     trajectory,
 )
 from agentrt.evaluation.judge import Judge
+from agentrt.evaluation.online import OnlineEvaluation
 from agentrt.evaluation.report import Comparison, GroupScore, Report
 from agentrt.evaluation.trial import ToolUse, Trial, TrialError, Verdict, run_case
 from agentrt.evaluation.user import SimulatedUser
@@ -28,6 +29,7 @@ __all__ = [
     "GroupScore",
     "Judge",
     "LayerWorth",
+    "OnlineEvaluation",
     "Report",
     "SimulatedUser",
     "ToolUse",

@@ -28,7 +28,17 @@ from agentrt.runs.contents import Scrubber, SessionContents, dump_json, dump_res
 from agentrt.state.records import RunRow
 from agentrt.types import PermissionDecision
 
-__all__ = ["FORMAT", "BatchContext", "RunEnd", "RunLog", "RunSettings", "StepState", "status_of", "usage_json"]
+__all__ = [
+    "FORMAT",
+    "BatchContext",
+    "RunEnd",
+    "RunLog",
+    "RunSettings",
+    "StepState",
+    "encode_line",
+    "status_of",
+    "usage_json",
+]
 
 FORMAT = 1
 """The format of the lines that this version writes; it reads older ones."""
@@ -381,11 +391,9 @@ class RunLog:
 
     def _add(self, kind: str, now: int, body: bytes) -> None:
         self.count += 1
-        text = b'{"n":%d,"t":%d,"kind":"%s",' % (self.count, now, kind.encode()) + body[1:]
-        # Of the text as written, byte for byte: a reader need not encode the JSON again.
-        self.hash = sha256(self.hash.encode() + text).hexdigest()
-        self.pending.append(b'%s,"hash":"%s"}' % (text[:-1], self.hash.encode()))
-        self.size += len(text)
+        line, self.hash = encode_line(self.count, now, kind, body, self.hash)
+        self.pending.append(line)
+        self.size += len(line)
 
     def _add_event(self, now: int, event: AgentEvent, more: bytes) -> None:
         try:
@@ -447,6 +455,14 @@ class RunLog:
             "before": reference(change.before),
             "after": reference(change.after),
         }
+
+
+def encode_line(number: int, now: int, kind: str, body: bytes, before: str) -> tuple[bytes, str]:
+    """Return a line with its hash at the end, and that hash; `before` is the hash of the previous line."""
+    text = b'{"n":%d,"t":%d,"kind":"%s",' % (number, now, kind.encode()) + body[1:]
+    # Of the text as written, byte for byte: a reader need not encode the JSON again.
+    digest = sha256(before.encode() + text).hexdigest()
+    return b'%s,"hash":"%s"}' % (text[:-1], digest.encode()), digest
 
 
 _KEPT_WHOLE = Scrubber((), content=True)

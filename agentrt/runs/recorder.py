@@ -27,6 +27,7 @@ from agentrt.runs.log import RunEnd, RunLog, RunSettings, StepState
 from agentrt.runs.redaction import Redactor, redactors_of
 from agentrt.runs.store import RunStore
 from agentrt.state.state import dump_head
+from agentrt.types import JSONObject
 
 __all__ = ["RunRecorder", "run_stores"]
 
@@ -114,6 +115,12 @@ class RunRecorder(MiddlewareBase):
     def runs(self) -> RunStore:
         """The run store that it writes to."""
         return self._runs
+
+    async def add_verdicts(self, session_id: str, reply_id: str, verdicts: Sequence[JSONObject]) -> None:
+        """Add verdicts to the record of a finished run, redacted as all of it; without content, without reasons."""
+        scrubber = self._settings.scrubber
+        scrubbed = [{**verdict, "reason": scrubber.text(str(verdict.get("reason", "")))} for verdict in verdicts]
+        await self._runs.add_verdicts(session_id, reply_id, scrubbed)
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:

@@ -168,6 +168,12 @@ class Run:
             if line["kind"] == "layer"
         ]
 
+    @cached_property
+    def verdicts(self) -> list[JSONObject]:
+        """The verdicts of evaluators, with `evaluator`, `score`, `passed`, `reason` and the type of an `error`."""
+        names = ("evaluator", "score", "passed", "reason", "error")
+        return [{name: line.get(name) for name in names} for line in self.lines if line["kind"] == "verdict"]
+
     def state_at(self, number: int) -> AgentState:
         """Return the state at a step, with nothing running, as a new object.
 

@@ -12,6 +12,8 @@ from pydantic_core import from_json
 
 from agentrt._runtime.representation import never_raises
 from agentrt.errors import SessionIOError, StateError, UsageError
+from agentrt.runs.contents import dump_json
+from agentrt.runs.log import encode_line
 from agentrt.runs.run import Run
 from agentrt.runs.verification import Verification, verify_session
 from agentrt.runs.writer import RunWriter
@@ -112,6 +114,17 @@ class RunStore:
     async def append(self, batch: Sequence[RunWrite]) -> None:
         """Write rows, lines and contents, all or nothing, as recorders do in their thread."""
         await self._ask("write", partial(self._rows.write, batch))
+
+    async def add_verdicts(self, session_id: str, reply_id: str, verdicts: Sequence[JSONObject]) -> None:
+        """Add verdicts to the record of a finished run, a line each, after its end.
+
+        They are in the chain of hashes, but no signature covers them. Raises `UsageError` for a run that is unknown,
+        or not finished.
+        """
+        check_session_id(session_id)
+        await self.flush()
+        if not await self._ask("write", partial(self._add_verdicts, session_id, reply_id, verdicts)):
+            raise UsageError(f"session {session_id!r:.100} has no finished run {reply_id!r:.100} for verdicts")
 
     async def flush(self) -> bool:
         """Wait until queued lines are written, for five seconds at most; returns whether all are."""
@@ -237,6 +250,21 @@ class RunStore:
         # In a thread, since it waits for the writer's thread.
         await to_thread.run_sync(self.writer.stop)
         await self._ask("close", self._rows.close)
+
+    def _add_verdicts(self, session_id: str, reply_id: str, verdicts: Sequence[JSONObject]) -> bool:
+        row = self._rows.find(session_id, reply_id)
+        # A run that waits continues its lines elsewhere.
+        if row is None or row.is_deleted or row.status in ("running", "waiting"):
+            return False
+        lines, count, digest = [], row.lines, row.hash
+        for verdict in verdicts:
+            count += 1
+            line, digest = encode_line(count, time_ns(), "verdict", dump_json(verdict), digest)
+            lines.append(line)
+        about = from_json(row.about)
+        about["size"] += sum(map(len, lines))
+        self._rows.write([RunWrite(replace(row, lines=count, hash=digest, about=dump_json(about)), lines, {})])
+        return True
 
     def _read(self, session_id: str, reply_id: str | None) -> Run | None:
         if reply_id is None:

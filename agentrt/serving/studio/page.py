@@ -11,7 +11,7 @@ from starlette.routing import Route
 __all__ = ["StudioPage"]
 
 _FOLDER = Path(__file__).parents[1] / "static" / "studio"
-_PAGE = "index.html"
+_INDEX_PAGE = "index.html"
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -51,7 +51,7 @@ class StudioPage:
     def routes(self) -> list[Route]:
         names = sorted(path.relative_to(_FOLDER).as_posix() for path in _FOLDER.rglob("*") if path.is_file())
         files = [
-            Route("/studio" if name == _PAGE else f"/studio/{name}", partial(self._answer, name)) for name in names
+            Route("/studio" if name == _INDEX_PAGE else f"/studio/{name}", partial(self._answer, name)) for name in names
         ]
         return [Route("/", self._redirect), *files]
 
