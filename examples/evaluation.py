@@ -1,66 +1,55 @@
-"""An evaluation: a data set of questions, and a judge of the answers.
+"""An evaluation: cases, evaluators, a judge, and the worth of each layer.
 
-Both models are scripted here, so that the program runs offline. With real ones, `cassette` records their answers.
+The models are scripted, so that the program runs offline. `agentrt eval examples/evaluation.py --ablate` runs it too.
 """
 
 import asyncio
-import tempfile
-from dataclasses import dataclass
-from pathlib import Path
+import json
+from itertools import repeat
+from typing import Any
 
 from agentrt import Agent
-from agentrt.message import ToolCallBlock
-from agentrt.model import ChatModelBase, ScriptedChatModel
-from agentrt.testing import cassette
+from agentrt.evaluation import Case, Dataset, Judge, contains, evaluate
+from agentrt.message import Msg, ToolCallBlock
+from agentrt.middleware import MiddlewareBase, RetryMiddleware
+from agentrt.model import ScriptedChatModel
+from agentrt.testing import fail_model
 
 
-@dataclass
-class Case:
-    question: str
-    expected: str
+class Facts(MiddlewareBase):
+    """Tells the model what it does not know."""
+
+    async def on_system_prompt(self, agent: Agent, current_prompt: str) -> str:
+        return f"{current_prompt} The capital of Norway is Oslo."
 
 
-@dataclass
-class Verdict:
-    is_right: bool
-    reason: str
+def respond(messages: list[Msg], tools: Any) -> str:
+    text = " ".join(message.get_text_content() or "" for message in messages)
+    if "Norway?" in text:
+        return "It is Oslo." if "Oslo" in text else "It is Bergen."
+    return "It is Paris." if "France?" in text else "Lima, of course."
 
 
-CASES = [Case("Capital of France?", "Paris"), Case("Capital of Norway?", "Oslo"), Case("Capital of Peru?", "Lima")]
-ANSWERS = ["It is Paris.", "It is Bergen.", "Lima, of course."]
-VERDICTS = [
-    '{"is_right": true, "reason": "it names Paris"}',
-    '{"is_right": false, "reason": "Bergen is not Oslo"}',
-    '{"is_right": true, "reason": "it names Lima"}',
-]
+def build(case: Case) -> Agent:
+    layers = [RetryMiddleware(initial_delay=0), Facts()]
+    return Agent("student", "Answer in one sentence.", ScriptedChatModel(repeat(respond)), middlewares=layers)
 
 
-def scripted_judge(verdicts: list[str]) -> ScriptedChatModel:
-    return ScriptedChatModel([[ToolCallBlock("1", "GenerateStructuredOutput", text)] for text in verdicts])
+VERDICT = json.dumps({"score": 1, "reason": "one short sentence"})
+JUDGE = ScriptedChatModel(repeat([ToolCallBlock("1", "GenerateStructuredOutput", VERDICT)]))
 
-
-async def evaluate(student_model: ChatModelBase, judge_model: ChatModelBase) -> list[Verdict]:
-    verdicts = []
-    for case in CASES:
-        answer = await Agent("student", "Answer in one sentence.", student_model).reply(case.question)
-        judge = Agent("judge", "Say whether the answer means what is expected.", judge_model)
-        report = f"Question: {case.question}\nExpected: {case.expected}\nAnswer: {answer.get_text_content()}"
-        verdict = await judge.reply(report, structured_schema=Verdict)
-        assert verdict.structured_output is not None
-        verdicts.append(verdict.structured_output)
-    return verdicts
-
-
-async def main(path: Path) -> None:
-    with cassette(path):
-        verdicts = await evaluate(ScriptedChatModel(ANSWERS), scripted_judge(VERDICTS))
-    for case, verdict in zip(CASES, verdicts, strict=True):
-        print(f"{'right' if verdict.is_right else 'wrong'}  {case.question}  {verdict.reason}")
-    with cassette(path, mode="none"):  # again, without calling any model
-        assert await evaluate(ScriptedChatModel([]), scripted_judge([])) == verdicts
-    print(f"{sum(verdict.is_right for verdict in verdicts)} of {len(CASES)} are right")
-
+cases = Dataset(
+    "capitals",
+    [
+        Case("Capital of France?", "Paris"),
+        Case("Capital of Norway?", "Oslo"),
+        Case("Capital of Peru?", "Lima", faults=[fail_model(at=1)]),
+    ],
+    [contains(), Judge(JUDGE, "Is it one sentence?", name="short")],
+)
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(main(Path(folder) / "capitals.json"))
+    report = asyncio.run(evaluate(build, cases, repeats=2, ablate=True))
+    for worth in report.ablation:
+        print(f"without {worth.layer}: {worth.quality:.2f}, with it: {report.quality:.2f}")
+    print(f"judges: {report.judge_usage.output_tokens} of {report.usage.output_tokens} output tokens of the agent")

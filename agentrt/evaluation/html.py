@@ -15,12 +15,12 @@ _ROW_HEIGHT = 26  # pixels
 _LABELS, _PLOT = 240, 400
 _LONGEST_LABEL = 34
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --good: #2e8b57; --bad: #c0392b; --ink: #456990; }
+:root { color-scheme: light dark; --line: #8884; --good: #2e8b57; --bad: #c0392b; }
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 960px; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
-svg { max-width: 100%; height: auto; } svg text { font: 13px system-ui, sans-serif; fill: currentColor; }
+svg { max-width: 100%; height: auto; } svg text { fill: currentColor; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .3rem 0; }
 summary { cursor: pointer; } details { border-bottom: 1px solid var(--line); padding: .3rem 0; }
@@ -102,7 +102,7 @@ def plot_of_tries(report: Report) -> str:
         rows.append(_label(name, y + size * 0.75))
         rows += [
             f'<rect x="{_LABELS + column * size}" y="{y}" width="{size - 1}" height="{size - 1}" '
-            f'fill="var({"--good" if passed else "--bad"}, {"#2e8b57" if passed else "#c0392b"})"/>'
+            f'fill="{"#2e8b57" if passed else "#c0392b"}"/>'
             for column, passed in enumerate(tries)
         ]
     height = len(report.passes) * (size + 4)
@@ -123,8 +123,8 @@ def _whiskers(rows: Sequence[_Whisker], low: float, high: float, title: str) -> 
         ends = [place(end) for end in interval]
         parts += [
             _label(name, y + 5),
-            f'<line x1="{ends[0]}" y1="{y}" x2="{ends[1]}" y2="{y}" stroke="var(--ink, #456990)" stroke-width="3"/>',
-            f'<circle cx="{place(value)}" cy="{y}" r="5" fill="var(--ink, #456990)"/>',
+            f'<line x1="{ends[0]}" y1="{y}" x2="{ends[1]}" y2="{y}" stroke="#5b7fb8" stroke-width="3"/>',
+            f'<circle cx="{place(value)}" cy="{y}" r="5" fill="#5b7fb8"/>',
             f'<text x="{_LABELS + _PLOT + 14}" y="{y + 5}">{_safe(text)}</text>',
         ]
     return _svg(_LABELS + _PLOT + 150, len(rows) * _ROW_HEIGHT + 24, title, parts)
@@ -133,6 +133,7 @@ def _whiskers(rows: Sequence[_Whisker], low: float, high: float, title: str) -> 
 def _svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'font-family="system-ui, sans-serif" font-size="13" '
         f'role="img" aria-label="{_safe(title)}"><title>{_safe(title)}</title>{"".join(parts)}</svg>'
     )
 

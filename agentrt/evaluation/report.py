@@ -244,6 +244,12 @@ class Report:
 
         return page_of(self)
 
+    def plot_layers(self) -> str:
+        """Return the worth of each layer, with its interval, as an SVG picture."""
+        from agentrt.evaluation.html import plot_of_layers
+
+        return plot_of_layers(self)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r:.100}, {len(self.trials)} trials, quality {self.quality:.3f}>"
 
@@ -284,7 +290,7 @@ def _ablation_line(worth: LayerWorth) -> str:
     low, high = worth.interval
     return (
         f"  without {worth.layer}: {worth.quality:.3f}, worth {worth.change:+.3f} [{low:.3f}, {high:.3f}], "
-        f"p {worth.p:.3f}, {worth.cost_share:.0%} of the cost, {worth.seconds:+.3f} s"
+        f"p {worth.p:.3f}, {worth.cost_share:.0%} of the spending, {worth.seconds:+.3f} s"
     )
 
 

@@ -44,21 +44,34 @@ text { font: 15px system-ui, sans-serif; fill: #1b2638 }
 
 def pictures() -> dict[Path, str]:
     """Return each picture: the chains of the agent that its page makes and explains."""
-    return {
+    chains = {
         DOCS / picture: draw_chains(json.loads(agent_of_page(DOCS / page).explain("json")))
         for page, picture in PAGES.items()
     }
+    return {**chains, DOCS / "tutorials" / "layers.svg": draw_layers(DOCS / "tutorials" / "evaluation.md")}
+
+
+def draw_layers(page: Path) -> str:
+    """Return the plot of the report that the first program of the page makes, on a background of its own."""
+    names = _run_program(page, "report = ")
+    plot: str = names["report"].plot_layers()
+    return plot.replace("</title>", '</title><rect width="100%" height="100%" fill="#ffffff"/>', 1) + "\n"
 
 
 def agent_of_page(page: Path) -> Agent:
     """Run the first program in the page that prints `agent.explain()`, and return its agent."""
+    agent: Agent = _run_program(page, "print(agent.explain())")["agent"]
+    return agent
+
+
+def _run_program(page: Path, line: str) -> dict[str, Any]:
+    """Run the first program in the page that has this line, and return its names."""
     programs = re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    program = next(source for source in programs if "print(agent.explain())" in source)
+    program = next(source for source in programs if line in source)
     names: dict[str, Any] = {"__name__": "__main__"}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(program, "chat.py", "exec"), names)
-    agent: Agent = names["agent"]
-    return agent
+    return names
 
 
 def draw_chains(description: Mapping[str, Any]) -> str:

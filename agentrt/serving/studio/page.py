@@ -51,7 +51,8 @@ class StudioPage:
     def routes(self) -> list[Route]:
         names = sorted(path.relative_to(_FOLDER).as_posix() for path in _FOLDER.rglob("*") if path.is_file())
         files = [
-            Route("/studio" if name == _INDEX_PAGE else f"/studio/{name}", partial(self._answer, name)) for name in names
+            Route("/studio" if name == _INDEX_PAGE else f"/studio/{name}", partial(self._answer, name))
+            for name in names
         ]
         return [Route("/", self._redirect), *files]
 
