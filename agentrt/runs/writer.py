@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import monotonic, time_ns
 from typing import Any
 
@@ -161,16 +161,13 @@ class RunWriter:
         # A limited number of items, so that transactions have a bounded size.
         for _ in range(min(len(self._queue), _BATCH_ITEMS * 4)):
             log, now, encode, value = self._queue[0]
-            if logs.setdefault((log.session_id, log.reply_id), log) is not log:
+            lineage = list(_lineage(log))
+            if any(logs.setdefault((one.session_id, one.reply_id), one) is not one for one in lineage):
                 break  # it waited and resumed: first, this batch with its earlier lines must be in the store
             self._queue.popleft()
             if encode is RunLog.step:
                 self._bytes -= len(value.head)
-            touched[id(log)] = log
-            parent = log.parent
-            while parent is not None:  # its totals have changed as well
-                touched.setdefault(id(parent), parent)
-                parent = parent.parent
+            touched.update((id(one), one) for one in lineage)  # the totals of its parents have changed as well
             self._encode(log, now, encode, value, batch)
         with self._lock:
             try:
@@ -212,6 +209,9 @@ class RunWriter:
             self._try_end_again(log)
 
     def _begin(self, log: RunLog, now: int, batch: BatchContext) -> None:
+        # In a resumed reply the sub-agent may come first, and its calls count in its parent's totals.
+        if log.parent is not None and not log.parent.count:
+            self._begin(log.parent, now, batch)
         with self._lock:
             row = self._rows.find(log.session_id, log.reply_id)
             newest = self._newest.get(log.session_id)  # in this batch, so not in the store yet
@@ -262,3 +262,11 @@ class RunWriter:
         if not self._has_logged:
             self._has_logged = True
             _logger.error("runs cannot be recorded, and replies continue: %s", type(error).__name__)
+
+
+def _lineage(log: RunLog) -> Iterator[RunLog]:
+    """Yield a run and those that contain it, innermost first."""
+    found: RunLog | None = log
+    while found is not None:
+        yield found
+        found = found.parent
