@@ -4,6 +4,7 @@ import json
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.permission import PermissionContext
 from agentrt.probe import LayerTimes
+from agentrt.runs import RunRecorder
 from agentrt.serving import create_app
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolBase
@@ -32,6 +34,23 @@ HOSTILE = (
     '<img src=x onerror="window.harmed = 1"><script>window.harmed = 1</script></div>&amp;'
     "\x1b[2J\x1b]0;title\x07 \u202eesrever\u202c {{1+1}} javascript:alert(1)"
 )
+MARKDOWN = """# Orders
+
+It is **late**, _very_ late: `a_b*c`, not 2 * 3 * 4. snake_case_name
+
+- one
+  1. inner
+- two [link](javascript:alert(1)) ![image](http://example.com/x.png)
+
+| order | days |
+|---|--:|
+| A-1 | <b>14</b> |
+
+```
+x = "**"
+```
+"""
+POLICY = "Clothing may be returned within 30 days. " * 6 + "Electronics may be returned within 14 days."
 MS = 1_000_000
 
 
@@ -43,7 +62,7 @@ class CutStreams:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with anyio.CancelScope() as cut:
-            if scope.get("path", "").endswith("/events"):
+            if scope.get("path", "").endswith(("/events", "/lines")):
                 self.scopes.add(cut)
             await self.app(scope, receive, send)
         self.scopes.discard(cut)
@@ -77,6 +96,20 @@ class Delay(MiddlewareBase):
         return await next_handler(**input_kwargs)
 
 
+class Shorten(MiddlewareBase):
+    """Shortens tool results before the model reads them."""
+
+    inherited = True
+    rewrites = ("history",)
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        messages = [message.copy() for message in input_kwargs["messages"]]
+        for message in messages:
+            for block in message.get_content_blocks("tool_result"):
+                block.output = block.text[:200]
+        return await next_handler(messages=messages)
+
+
 class StudioModel(ChatModelBase):
     """Answers by what the newest message of the user says; "gate" waits in the middle until it is opened."""
 
@@ -92,7 +125,7 @@ class StudioModel(ChatModelBase):
         usage = ChatUsage(input_tokens=10, output_tokens=5)
         content: list[Any] = [TextBlock(f"You said: {text[:50]}")]
         if message.has_content_blocks("tool_result"):
-            [result] = message.get_content_blocks("tool_result")
+            result = message.get_content_blocks("tool_result")[-1]
             content = [
                 TextBlock(
                     f"The tool said: {result.output if isinstance(result.output, str) else result.output[0].text}"
@@ -109,6 +142,10 @@ class StudioModel(ChatModelBase):
             content = [ToolCallBlock("e1", "phone", '{"number": "12"}')]
         elif text == "hostile":
             content = [ThinkingBlock(HOSTILE), TextBlock(HOSTILE)]
+        elif text == "markdown":
+            content = [TextBlock(MARKDOWN)]
+        elif text.startswith("read"):
+            content = [ToolCallBlock("p1", "read_policy", "{}")]
         elif text == "long":
             content = [TextBlock("x" * 10_000_000)]
         elif text == "gate":
@@ -126,6 +163,11 @@ async def pay(amount: int, note: str) -> str:
     return f"paid {amount} for {note}"
 
 
+async def read_policy() -> str:
+    """Read the policy."""
+    return POLICY
+
+
 class Phone(ToolBase):
     name = "phone"
     description = "Call somebody."
@@ -133,17 +175,23 @@ class Phone(ToolBase):
     is_external_tool = True
 
 
-def make_app(clock: Clock | None = None, **options: Any) -> Starlette:
+def make_app(clock: Clock | None = None, *, is_recorded: bool = False, **options: Any) -> Starlette:
     """Return an application whose session "may-edit" lets answers change arguments."""
     clock, model, store = clock or Clock(), StudioModel(), InMemoryStateStore()
+    recorders = [RunRecorder(store, prices={"studio-model": (1.0, 2.0)}), Shorten()] if is_recorded else []
     child = Agent("child", "", StudioModel(), tools=[FunctionTool(pay, ask=True)])
     layers = [Delay("outer", clock, 30), Delay("middle", clock, 500), Delay("inner", clock, 7)]
     agent = Agent(
         "assistant",
         "",
         model,
-        tools=[FunctionTool(pay, ask=True), child.as_tool("Does what it is asked."), Phone()],
-        middlewares=[*layers, LayerTimes()],
+        tools=[
+            FunctionTool(pay, ask=True),
+            child.as_tool("Does what it is asked."),
+            Phone(),
+            FunctionTool(read_policy, is_read_only=True),
+        ],
+        middlewares=[*layers, *recorders, LayerTimes()],
     )
     state = AgentState(session_id="may-edit", permission_context=PermissionContext(allow_edited_input=True))
     anyio.run(store.save, state)
@@ -162,6 +210,9 @@ def make_app(clock: Clock | None = None, **options: Any) -> Starlette:
     app.router.routes += [Route("/open-gate", open_gate, methods=["POST"]), Route("/cut", cut, methods=["POST"])]
     app.add_middleware(CutStreams, scopes)
     return app
+
+
+make_recorded_app = partial(make_app, is_recorded=True)
 
 
 @pytest.fixture

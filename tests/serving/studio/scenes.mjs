@@ -3,44 +3,14 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { answered, expected, hasText, open, problems, ready, say, spec } from "./page.mjs";
+import { runScenes } from "./run_scenes.mjs";
 
-const spec = JSON.parse(process.argv[2]);
 const { chromium } = createRequire(join(spec.packages, "package.json"))("playwright-core");
-const problems = [];
-const expected = []; // what the console may say in this scene
-
-async function open(context, address = "") {
-  const page = await context.newPage();
-  page.setDefaultTimeout(120_000); // a busy machine may be ten times slower than an idle one
-  page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
-  page.on("console", (message) => {
-    const text = message.text();
-    if (["error", "warning"].includes(message.type()) && !expected.some((known) => text.includes(known))) problems.push(`console: ${text}`);
-  });
-  page.on("request", (request) => {
-    if (!request.url().startsWith(spec.url) && !request.url().startsWith(`blob:${spec.url}`)) problems.push(`foreign request: ${request.url()}`);
-  });
-  const response = await page.goto(`${spec.url}/studio${address}`);
-  assert.match(response.headers()["content-security-policy"], /^default-src 'none'; script-src 'self'; style-src 'self'/);
-  return page;
-}
-
-async function ready(context, address) {
-  const page = await open(context, address);
-  await page.locator("#agent option").first().waitFor({ state: "attached" });
-  await page.waitForFunction(() => document.activeElement?.id === "input");
-  return page;
-}
-
-async function say(page, text) {
-  await page.fill("#input", text);
-  await page.press("#input", "Enter");
-}
-
-const hasText = (page, selector, text) => page.locator(selector).filter({ hasText: text }).first().waitFor();
-const answered = (page, text) => hasText(page, "#log .assistant", text);
 
 const scenes = {
+  ...runScenes,
+
   async chat(context) {
     const page = await ready(context);
     await say(page, "pay for lunch");

@@ -5,6 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -16,6 +17,7 @@ from agentrt.probe import LayerTimes
 from agentrt.serving import BearerTokens, create_app
 from tests.runner.conftest import make_agent
 from tests.serving.conftest import open_client, serve
+from tests.serving.studio.conftest import make_recorded_app
 
 ANN = {"Authorization": "Bearer ann-token"}
 BOB = {"Authorization": "Bearer bob-token"}
@@ -104,3 +106,14 @@ async def test_times_of_a_reply_are_for_its_owner():
     async with serve(make_agent()) as client:
         await client.post("/api/sessions/s1/replies", json={"input": "Hi"}, headers={"Accept": "text/event-stream"})
         assert (await client.get("/api/replies/r1/layers?session=s1")).json() == {"probe": False, "layers": []}
+
+
+async def test_totals_have_the_calls_of_a_sub_agent_that_waited():
+    async with open_client(await to_thread.run_sync(make_recorded_app)) as client:
+        replies = "/api/sessions/s1/replies"
+        await client.post(replies, json={"input": "delegate"}, headers={"Accept": "text/event-stream"})
+        question = (await client.get("/api/sessions/s1")).json()["waiting"]
+        answer = {"reply_id": question["reply_id"], "calls": {question["tool_calls"][0]["id"]: True}}
+        await client.post(replies, json={"answer": answer}, headers={"Accept": "text/event-stream"})
+        [run] = (await client.get("/api/runs")).json()["runs"]
+        assert (run["status"], run["calls"], run["usage"]["input_tokens"]) == ("completed", 4, 40)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from agentrt import Msg, UserAgent
 from agentrt._runtime.chain import layer_record
 from agentrt.serving import BearerTokens, RemoteUserInput
-from tests.serving.studio.conftest import Clock, make_app
+from tests.serving.studio.conftest import Clock, make_app, make_recorded_app
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +67,54 @@ def test_keyboard_alone_and_a_narrow_screen_are_enough(play: Play):
 
 def test_token_is_asked_for_and_left_out_of_addresses(play: Play):
     play("token", make_app(auth=BearerTokens({"a-long-good-token": "ann"})))
+
+
+def test_run_shows_question_answer_and_steps(play: Play):
+    play("run", make_recorded_app())
+
+
+def test_layer_that_removed_text_stands_out_with_its_diff(play: Play):
+    play("layers", make_recorded_app())
+
+
+def test_fork_without_the_layer_is_compared_with_its_run(play: Play):
+    play("fork", make_recorded_app(playground=["Shorten"]))
+
+
+def test_sub_agents_stay_in_the_chat_and_in_the_time_line(play: Play):
+    play("subagents", make_recorded_app())
+
+
+def test_run_grows_and_a_reader_that_is_cut_reads_on(play: Play):
+    play("growing", make_recorded_app())
+
+
+def test_run_of_five_thousand_rows_keeps_position_and_focus(play: Play):
+    play("many", make_recorded_app())
+
+
+def test_hostile_names_and_texts_of_a_run_are_texts(play: Play):
+    play("hostile_run", make_recorded_app())
+
+
+def test_markdown_becomes_no_link_image_or_html(play: Play):
+    play("markdown", make_app())
+
+
+def test_questions_of_all_sessions_are_in_the_inbox(play: Play):
+    play("inbox", make_recorded_app())
+
+
+def test_runs_of_another_owner_are_not_there(play: Play):
+    play("owners", make_recorded_app(auth=BearerTokens({"a-long-good-token": "ann", "another-good-token": "bob"})))
+
+
+def test_keyboard_alone_leads_through_a_run(play: Play):
+    play("run_with_keys", make_recorded_app())
+
+
+def test_narrow_and_dark_screens_show_a_run(play: Play):
+    play("phone_and_dark", make_recorded_app())
 
 
 class Trip(BaseModel):

@@ -3,73 +3,128 @@
 import { Chat, newSession, statusText } from "./chat/chat.js";
 import { readInputs } from "./chat/forms.js";
 import { chat, listSessions, openSession, refresh } from "./chat/session.js";
+import { Compare } from "./runs/compare.js";
+import { Inbox, openQuestions } from "./runs/inbox.js";
+import { Runs } from "./runs/run.js";
+import { FRESH, listRuns, listWaiting, loadRecord, openRecord, runs } from "./runs/state.js";
 import { Refused, call, isSigningIn, signOut, sleep } from "./server.js";
 import { drawWith, guarded, set, setOffline, state, update } from "./store.js";
 import { clean } from "./text.js";
+import { Component, render } from "./vendor/htm-preact.js";
 import { html } from "./widgets.js";
-import { render } from "./vendor/htm-preact.js";
 
-const PANES = { chat: [["sessions", "Sessions"], ["chat", "Chat"], ["inspect", "Inspect"]] };
 const PAUSE = 2000;
+const VIEWS = [["runs", "Runs", Runs], ["inbox", "Inbox", Inbox], ["compare", "Compare", Compare], ["chat", "Chat", Chat]];
+const PANES = {
+  chat: [["sessions", "Sessions"], ["chat", "Chat"], ["inspect", "Inspect"]],
+  runs: [["list", "List"], ["run", "Run"], ["step", "Step"]],
+};
+const SKIPS = { chat: ["#input", "To the message"], runs: [".pane-step button, .pane-run button", "To the step"] };
 
 function App() {
-  const panes = PANES[state.view] ?? [];
+  const View = VIEWS.find(([name]) => name === state.view)?.[2];
+  const [target, words] = SKIPS[state.view] ?? ["main button", "To the content"];
+  const skip = (event) => {
+    event.preventDefault();
+    document.querySelector(target)?.focus();
+  };
   return html`
-    <a class="skip" href="#input" onClick=${skip}>To the message</a>
+    <a class="skip" href="#" onClick=${skip}>${words}</a>
     <header>
       <h1>agentrt studio</h1>
-      ${panes.length > 0 && html`<nav class="panes" aria-label="Parts of the view">
-        ${panes.map(
-          ([name, title]) => html`<button key=${name} type="button" data-show=${name} aria-pressed=${String(state.pane === name)} onClick=${() => set({ pane: name })}>${title}</button>`,
-        )}
-      </nav>`}
+      <nav aria-label="Views">
+        ${VIEWS.map(([name, title]) => html`<button key=${name} type="button" data-view=${name} aria-current=${state.view === name ? "page" : null} onClick=${() => openView(name)}>
+          ${title}${name === "inbox" && openQuestions() > 0 && html`<span class="badge">${openQuestions()}</span>`}
+        </button>`)}
+      </nav>
       <span class="grow"></span>
       <span id="status" role="status">${statusText()}</span>
-      <label class="agent">Agent <select id="agent" onChange=${changeAgent}>
+      <label class="agent" hidden=${state.agents.length < 2}>Agent <select id="agent" onChange=${changeAgent}>
         ${state.agents.map((name) => html`<option key=${name} value=${name} selected=${name === state.agent}>${clean(name)}</option>`)}
       </select></label>
       ${state.isSignedIn && html`<button id="sign" type="button" onClick=${signOut}>Sign out</button>`}
+      ${PANES[state.view] && html`<nav class="panes" aria-label="Parts of the view">
+        ${PANES[state.view].map(([name, title]) => html`<button key=${name} type="button" data-show=${name} aria-pressed=${String(state.pane === name)} onClick=${() => set({ pane: name })}>${title}</button>`)}
+      </nav>`}
     </header>
     ${state.problem && html`<div id="problem" role="alert">${clean(state.problem)}</div>`}
-    <${Chat} openChat=${openChat} openRun=${null} />`;
+    ${View && html`<${Guard} key=${state.view}><${View} go=${go} openChat=${(session) => go({ session })} openRun=${(session, reply) => go({ run: session, reply })} /><//>`}`;
 }
 
-function skip(event) {
-  event.preventDefault();
-  document.getElementById("input")?.focus();
+// A view that fails says so, and the others go on.
+class Guard extends Component {
+  componentDidCatch(error) {
+    console.error(error);
+    this.setState({ error });
+  }
+
+  render({ children }, { error }) {
+    return error ? html`<main class="page"><p class="failed">This could not be shown: ${clean(error.message)}</p></main>` : children;
+  }
 }
 
-async function openChat(sessionId) {
-  set({ view: "chat", pane: "chat" });
-  saveAddress({ session: sessionId });
-  await openSession(sessionId);
-  document.getElementById("input")?.focus();
+// The address names what is shown: it leads there in another tab too, and the key Back works.
+
+export function go(parts, replaces = false) {
+  const parameters = new URLSearchParams(parts);
+  if (state.agent !== null) parameters.set("agent", state.agent);
+  const address = `#${parameters}`;
+  if (address !== location.hash) history[replaces ? "replaceState" : "pushState"](null, "", address);
+  return guarded(() => show(new URLSearchParams(parts)))();
+}
+
+function openView(name) {
+  if (name === "chat") return go({ session: chat.sessionId ?? newSession() });
+  if (name === "compare" && runs.record) return go({ compare: runs.record.sessionId, reply: runs.record.replyId });
+  return go({ view: name });
+}
+
+async function show(address) {
+  const [session, run, compare, reply] = ["session", "run", "compare", "reply"].map((name) => address.get(name));
+  if (session !== null) {
+    set({ view: "chat", pane: "chat" });
+    if (session !== chat.sessionId) await openSession(session);
+    update(() => document.getElementById("input")?.focus());
+  } else if (run !== null) {
+    set({ view: "runs", pane: address.has("step") ? "step" : "run" });
+    runs.rowId = address.get("step");
+    await openRecord(run, reply);
+    runs.rowId = address.get("step");
+    update();
+  } else if (compare !== null) {
+    set({ view: "compare", isReplay: address.has("replay") });
+    await openRecord(compare, reply);
+    const [other, otherReply] = [address.get("with"), address.get("other")];
+    if (runs.other?.key !== `${other}/${otherReply}`) {
+      runs.other?.close();
+      runs.other = null;
+      if (other !== null) runs.other = await loadRecord(other, otherReply, FRESH);
+    }
+    update();
+  } else {
+    const view = address.get("view");
+    set({ view: VIEWS.some(([name]) => name === view) ? view : "runs", pane: "list", isReplay: false });
+    if (view === "inbox") await listWaiting();
+  }
 }
 
 const changeAgent = guarded(async (event) => {
   // The session that is open is not one of the other agent.
   chat.follower?.abort();
   chat.sessionId = null;
+  runs.record?.close();
+  Object.assign(runs, { record: null, other: null, list: [] });
+  const { view } = state;
   await openAgent(event.target.value);
-  await openChat(newSession());
+  await (view === "chat" ? openView("chat") : go({ view }));
 });
 
 async function openAgent(name) {
   state.agent = name;
   const { agents, chains } = await call("chains");
-  set({ agents, chains, agent: name ?? agents[0] });
-  await listSessions();
-}
-
-// The address leads back to what is shown, also in another tab.
-
-let address = "";
-
-function saveAddress(parts) {
-  const parameters = new URLSearchParams(parts);
-  if (state.agent !== null) parameters.set("agent", state.agent);
-  address = `#${parameters}`;
-  history.replaceState(null, "", address);
+  const observers = (chains.observers ?? []).flatMap((hook) => hook.observers);
+  set({ agents, chains, agent: name ?? agents[0], hasRuns: observers.some((layer) => layer.class === "RunRecorder") });
+  await Promise.all([listSessions(), listRuns()]);
 }
 
 async function watch() {
@@ -79,7 +134,11 @@ async function watch() {
     if (document.hidden || isSigningIn()) continue;
     try {
       await readInputs();
-      if (!chat.follower && turn % 2) await refresh();
+      if (turn % 2) {
+        await listWaiting();
+        if (state.view !== "chat" && !runs.cursor) await listRuns();
+        if (state.view === "chat" && !chat.follower) await refresh();
+      }
       if (turn % 10 === 9) await listSessions();
     } catch (error) {
       setOffline(!(error instanceof Refused));
@@ -90,26 +149,27 @@ async function watch() {
 async function start() {
   drawWith(() => render(html`<${App} />`, document.getElementById("app")));
   addEventListener("offline", () => setOffline(true));
-  addEventListener("hashchange", () => {
-    if (location.hash !== address) location.reload();
-  });
-  const given = new URLSearchParams(location.hash.slice(1));
+  addEventListener("popstate", () => guarded(() => show(new URLSearchParams(location.hash.slice(1))))());
+  const address = new URLSearchParams(location.hash.slice(1));
   update();
   for (let pause = 500; ; pause = Math.min(pause * 2, 5000)) {
     try {
-      await openAgent(given.get("agent"));
+      await openAgent(address.get("agent"));
       break;
     } catch (error) {
       if (error instanceof Refused) {
         set({ problem: error.message });
-        if (error.status === 404) given.delete("agent");
+        if (error.status === 404) address.delete("agent");
         else return;
       } else setOffline(true);
       await sleep(pause);
     }
   }
   set({ problem: null });
-  await openChat(given.get("session") ?? newSession());
+  const parts = Object.fromEntries(address);
+  delete parts.agent;
+  if (Object.keys(parts).length) await go(parts, true);
+  else await go(runs.list.length ? { view: "runs" } : { session: newSession() }, true);
   watch();
 }
 

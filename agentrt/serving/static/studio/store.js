@@ -3,7 +3,7 @@
 import { Refused } from "./server.js";
 
 export const state = {
-  view: "chat",
+  view: null, // until the server has answered
   pane: "chat", // on a narrow screen
   agent: null,
   agents: [],

@@ -2,7 +2,7 @@
 
 import { Component, html, useState } from "./vendor/htm-preact.js";
 import { markdown } from "./markdown.js";
-import { count } from "./text.js";
+import { LongText, count } from "./text.js";
 
 export { html };
 
@@ -32,6 +32,14 @@ export function Text({ text, mono = false, isMarkdown = false }) {
     <${Shown} text=${text} version=${text.version} mono=${mono} isMarkdown=${isMarkdown} />
     ${hidden > 0 && html`<button type="button" onClick=${more}>Show more: ${count(hidden)} characters are hidden</button>`}
   </div>`;
+}
+
+// A text that does not change; `look` is "mono", "text" or "markdown".
+export class Plain extends Still {
+  render({ source, look = "mono" }) {
+    if (this.source !== source) Object.assign(this, { source, text: new LongText(source) });
+    return html`<${Text} text=${this.text} mono=${look === "mono"} isMarkdown=${look === "markdown"} />`;
+  }
 }
 
 const opened = new Set(); // what the reader has unfolded, by its key

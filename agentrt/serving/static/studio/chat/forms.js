@@ -2,8 +2,8 @@
 
 import { Refused, call } from "../server.js";
 import { guarded, update } from "../store.js";
-import { LongText, clean, pretty } from "../text.js";
-import { Still, Text, html } from "../widgets.js";
+import { clean, pretty } from "../text.js";
+import { Plain, html } from "../widgets.js";
 import { useRef, useState } from "../vendor/htm-preact.js";
 
 const place = (question, callId) => (question.inside?.[callId]?.length ? ` in ${question.inside[callId].join(" > ")}` : "");
@@ -87,14 +87,6 @@ function External({ question, onAnswer, children }) {
     <div class="row"><button type="submit">Send results</button></div>
     ${children}
   </form>`;
-}
-
-// A text that does not change.
-export class Plain extends Still {
-  render({ source }) {
-    if (this.source !== source) Object.assign(this, { source, text: new LongText(source) });
-    return html`<${Text} text=${this.text} mono=${true} />`;
-  }
 }
 
 // Questions of user agents

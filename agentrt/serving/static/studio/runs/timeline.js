@@ -18,6 +18,7 @@ export class Timeline {
     this.gaps = [];
     this.steps = []; // points at which a fork can start
     this.cached = null;
+    this.line = 0; // of the record, that is read just now
   }
 
   // All rows, each below the one that it belongs to.
@@ -58,6 +59,8 @@ export class Timeline {
       call: null,
       output: "",
       version: 0,
+      firstLine: this.line,
+      lastLine: this.line,
     };
     (owner?.children ?? this.roots).push(row);
     this.open.set(key, row);
@@ -79,6 +82,8 @@ export class Timeline {
   }
 
   touch(row) {
+    row.lastLine = Math.max(row.lastLine, this.line);
+    row.firstLine ||= this.line;
     row.version += 1;
     this.version += 1;
   }
@@ -105,6 +110,7 @@ export class Timeline {
   apply(event, now = Date.parse(event.created_at)) {
     const id = event.reply_id;
     this.note(now);
+    this.endWait(event, now);
     switch (event.type) {
       case "REPLY_START":
         if (id === this.replyId && !this.root) this.begin("reply", "reply", "Reply", event, now);
@@ -186,17 +192,23 @@ export class Timeline {
       }
       case "USER_CONFIRM_RESULT":
       case "EXTERNAL_EXECUTION_RESULT":
-      case "USER_INTERRUPT": {
-        const row = this.end("wait", now);
-        if (row) row.answer = event;
+      case "USER_INTERRUPT":
+        this.end("wait", now);
         break;
-      }
       case "CUSTOM":
         if (typeof event.value?.wait_seconds === "number") {
           this.begin(`custom:${id}:${event.seq}`, "wait", event.name, event, now);
           this.end(`custom:${id}:${event.seq}`, now + event.value.wait_seconds * 1000);
         }
     }
+  }
+
+  // A record has no answers: a reply that goes on has got one.
+  endWait(event, now) {
+    const question = this.open.get("wait")?.question;
+    if (!question || event.reply_id !== this.replyId || event.seq <= question.seq) return;
+    const isOther = event.type.startsWith("TOOL_RESULT") && !question.tool_calls.some(({ id }) => id.split("/")[0] === event.tool_call_id);
+    if (!isOther && !event.type.startsWith("REQUIRE")) this.end("wait", now);
   }
 
   addCall(replyId, callId, name) {
@@ -216,6 +228,7 @@ export class Timeline {
   // A line of a record: `replyId` is the run that has it.
   applyLine(line, replyId) {
     const now = line.t / 1e6;
+    if (Number.isFinite(line.n)) this.line = line.n;
     this.note(now);
     const reply = this.reply(replyId);
     switch (line.kind) {
@@ -241,7 +254,7 @@ export class Timeline {
         this.gaps.push(line);
         break;
       case "end":
-        if (replyId === this.replyId) this.finish(line.reason, now);
+        this.finish(replyId, line.reason, now);
     }
     this.version += 1;
   }
@@ -326,9 +339,12 @@ export class Timeline {
     this.touch(row);
   }
 
-  finish(reason, now) {
+  finish(replyId, reason, now) {
     if (reason === "parked") return;
-    for (const [key, row] of [...this.open]) this.end(key, now, row.kind === "reply" ? reason : "", row.kind !== "wait" && reason !== "completed");
+    const isFailed = reason !== "completed";
+    for (const [key, row] of [...this.open]) {
+      if (row.replyId === replyId) this.end(key, now, row.kind === "reply" ? reason : "", isFailed && row.kind !== "wait");
+    }
   }
 }
 

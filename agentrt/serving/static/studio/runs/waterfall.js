@@ -9,23 +9,22 @@ const ICONS = { reply: "R", model: "M", tool: "T", agent: "A", wait: "…" };
 const bar = (start, end, origin) => ({ "--from": start - origin, "--to": end === null ? "var(--now)" : end - origin });
 
 class Row extends Still {
-  render({ row, origin, now, isCurrent, layers, onPick }) {
+  render({ row, origin, now, isCurrent, isReached, layers, onPick }) {
     const kinds = `${row.kind}${row.isFailed ? " failed" : ""}${row.depth ? " inner" : ""}`;
     const tries = row.attempts.length;
     const bars = tries > 1 ? row.attempts : [row];
     const changed = row.layers.some((layer) => layer.changes);
     return html`<li class=${kinds} style=${{ "--depth": row.depth }}>
-      <button type="button" aria-current=${String(isCurrent)} title=${clean(`${row.name} ${row.note}`)} data-row=${row.id} onClick=${() => onPick(row)}>
-        <span class="name"><span class="icon" data-icon=${ICONS[row.kind]}></span><span class="label">${clean(row.name)}</span></span>
-        ${tries > 1 && html`<span class="mark">${tries} tries</span>`}
-        ${changed && html`<span class="mark" title="a layer changed something here">changed</span>`}
+      <button type="button" aria-current=${String(isCurrent)} title=${clean(`${row.name} ${row.note}`)} data-row=${row.id} tabindex=${isReached ? "0" : "-1"} onClick=${() => onPick(row)}>
+        <span class="name"><span class="icon" data-icon=${ICONS[row.kind]}></span><span class="label">${clean(row.name)}</span>
+          ${tries > 1 && html`<span class="mark">${tries} tries</span>`}
+          ${changed && html`<span class="mark" title="a layer changed something here">changed</span>`}</span>
         <span class="track">${bars.map((part) => html`<i class=${part.error ? "failed" : ""} style=${bar(part.start, part.end, origin)}></i>`)}</span>
         <span class="time">${duration((row.end ?? now) - row.start)}</span>
       </button>
       ${layers && row.layers.filter((layer) => layer.layer !== null).map(
         (layer) => html`<div class="layer-row" title=${layer.hook}>
-          <span class="name" style=${{ "--place": layer.place }}>${clean(layer.layer)}</span>
-          ${layer.changes > 0 && html`<span class="mark">changed</span>`}
+          <span class="name" style=${{ "--place": layer.place }}><span class="label">${clean(layer.layer)}</span>${layer.changes > 0 && html`<span class="mark">changed</span>`}</span>
           <span class="track"><i style=${bar(layer.start, layer.end, origin)}></i></span>
           <span class="time" title="own time">${duration(layer.own)}</span>
         </div>`,
@@ -34,8 +33,17 @@ class Row extends Still {
   }
 }
 
+// The key Tab reaches one row, the arrows lead from there: there may be thousands.
+function moveFocus(event) {
+  const item = event.target.closest("li");
+  const next = { ArrowDown: item?.nextElementSibling, ArrowUp: item?.previousElementSibling, Home: item?.parentElement.firstElementChild, End: item?.parentElement.lastElementChild }[event.key];
+  if (!next) return;
+  event.preventDefault();
+  next.firstElementChild.focus();
+}
+
 // `current` is the row that is looked at; `live` whether the reply runs.
-export function Waterfall({ id, timeline, current = null, layers = false, isLive = false, onPick }) {
+export function Waterfall({ id, timeline, current = null, layers = false, isLive = false, hasAxis = false, onPick }) {
   const all = timeline?.rows ?? [];
   const rows = all.slice(0, MAX_ROWS);
   const now = isLive && all.length ? Date.now() + timeline.offset : (timeline?.newest ?? 0);
@@ -44,10 +52,11 @@ export function Waterfall({ id, timeline, current = null, layers = false, isLive
   const style = { "--span": latest - origin, "--now": now - origin };
   return html`
     ${all.length > rows.length && html`<p class="note">The first ${MAX_ROWS} of ${all.length} steps.</p>`}
-    <ol id=${id} class="waterfall" style=${style}>
+    ${hasAxis && all.length > 0 && html`<div class="axis"><span>${[0, 0.25, 0.5, 0.75, 1].map((part) => html`<span>${duration(part * (latest - origin))}</span>`)}</span></div>`}
+    <ol id=${id} class="waterfall" style=${style} onKeyDown=${moveFocus}>
       ${rows.map(
-        (row) => html`<${Row} key=${row.id} row=${row} version=${row.version} origin=${origin} now=${row.end === null ? now : 0}
-          isCurrent=${row === current} layers=${layers} onPick=${onPick} />`,
+        (row, index) => html`<${Row} key=${row.id} row=${row} version=${row.version} origin=${origin} now=${row.end === null ? now : 0}
+          isCurrent=${row === current} isReached=${current ? row === current : index === 0} layers=${layers} onPick=${onPick} />`,
       )}
     </ol>`;
 }

@@ -1,0 +1,71 @@
+// The runs that are listed, the one that is open, and what is to be different where it runs again.
+
+import { call, sleep } from "../server.js";
+import { state, update } from "../store.js";
+import { Record } from "./record.js";
+
+const PAGE = 100;
+export const FRESH = 30; // tries to read a run that has just begun
+
+export const runs = {
+  list: [],
+  cursor: null,
+  words: "",
+  status: "",
+  tool: "",
+  layer: "",
+  label: "",
+  record: null, // the run that is open
+  rowId: null, // its step that is looked at
+  tab: "",
+  showsLayers: false,
+  other: null, // the run that it is compared with
+  replay: null, // the differences that a replay found
+  waiting: [], // questions in all sessions
+  off: new Set(), // layers that are left out where a run runs again
+};
+
+export const rowOf = (record, id) => record?.timeline.rows.find((row) => row.id === id) ?? null;
+
+export async function listRuns(append = false) {
+  const query = { limit: PAGE };
+  for (const [name, value] of Object.entries({ text: runs.words.trim(), status: runs.status, tool: runs.tool.trim(), layer: runs.layer.trim() })) if (value) query[name] = value;
+  if (runs.label.includes(":")) query.label = runs.label;
+  if (append && runs.cursor) query.cursor = runs.cursor;
+  const page = await call("runs", { query });
+  runs.list = append ? [...runs.list, ...page.runs] : page.runs;
+  runs.cursor = page.cursor;
+  state.hasRuns ||= runs.list.length > 0;
+  update();
+}
+
+export async function listWaiting() {
+  const { waiting } = await call("waiting");
+  runs.waiting = waiting;
+  update();
+}
+
+// A run that has just begun may not be written yet.
+export async function loadRecord(sessionId, replyId, tries = 1) {
+  const record = new Record(sessionId, replyId);
+  for (let left = tries; ; left -= 1) {
+    try {
+      await record.load();
+      break;
+    } catch (error) {
+      if (left <= 1 || error.status !== 404) throw error;
+      await sleep(300);
+    }
+  }
+  if (record.page.status === "running") record.follow();
+  return record;
+}
+
+export async function openRecord(sessionId, replyId) {
+  if (runs.record?.key === `${sessionId}/${replyId}`) return;
+  runs.record?.close();
+  Object.assign(runs, { record: null, rowId: null, tab: "", replay: null });
+  runs.off.clear();
+  runs.record = await loadRecord(sessionId, replyId);
+  update();
+}
