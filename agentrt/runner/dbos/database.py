@@ -201,10 +201,13 @@ class RunnerDatabase(PostgresConnections):
         parameters = values[0] if len(values) == 1 and isinstance(values[0], dict) else values
         return await self.run(partial(self._execute, statement, parameters))
 
-    async def run(self, work: Callable[[float], _RunnerResult]) -> _RunnerResult:
-        """Run what blocks in a thread, and raise `SessionIOError` where the database fails."""
+    async def run(self, work: Callable[[float], _RunnerResult], extra_seconds: float = 0.0) -> _RunnerResult:
+        """Run what blocks in a thread, and raise `SessionIOError` where the database fails.
+
+        It may take `extra_seconds` longer than other operations.
+        """
         try:
-            return await self._operations.run(object(), work, shield=True)
+            return await self._operations.run(object(), work, shield=True, extra_seconds=extra_seconds)
         except DatabaseError as error:
             reason = str(error)
         except TimeoutError as error:

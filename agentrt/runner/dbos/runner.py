@@ -17,6 +17,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from agentrt._runtime.database.operations import MAX_WAIT
 from agentrt._runtime.options import check_seconds
 from agentrt._runtime.representation import never_raises
 from agentrt.agent import Agent
@@ -39,6 +40,7 @@ _RetryResult = TypeVar("_RetryResult")
 _logger = logging.getLogger("agentrt")
 _ASK_AGAIN_SECONDS = 0.5
 _RELOCK_SECONDS = 2.0  # after which others have found that the lock is free
+_MIGRATION_SECONDS = 110.0  # beyond `MAX_WAIT`: a small machine takes long to import DBOS and to make its tables
 _PATIENCE_SECONDS = 60.0  # of those who follow a reply, while the database is started again
 
 
@@ -316,7 +318,7 @@ class DBOSRunner(RunnerBase):
 
     async def _open(self) -> None:
         loop = _running_loop()
-        await self._database.run(self._prepare)
+        await self._database.run(self._prepare, _MIGRATION_SECONDS)
         store_migrate = getattr(self._store, "migrate", None)
         if store_migrate is not None:
             await store_migrate()
@@ -334,8 +336,8 @@ class DBOSRunner(RunnerBase):
         )
         self._listener.start()
 
-    def _prepare(self, deadline: float) -> None:
-        with self._database.connect(deadline):
+    def _prepare(self, _: float) -> None:
+        with self._database.connect(monotonic() + MAX_WAIT):
             pass  # a server that is away is noticed before DBOS, which would wait for it without an end
         migrate(self._database, self._url)
 
