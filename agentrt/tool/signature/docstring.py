@@ -40,8 +40,8 @@ def parse_docstring(text: str | None) -> tuple[str, dict[str, str]]:
     lines = inspect.cleandoc(text or "").splitlines()
     section_starts = (number for number in range(len(lines)) if _begins_section(lines[number:]))
     description = "\n".join(line.rstrip() for line in lines[: next(section_starts, None)]).strip()
-    entries = [*_google_entries(lines), *_numpy_entries(lines), *_sphinx_entries(lines)]
-    return description, {name: " ".join(" ".join(meaning).split()) for name, meaning in entries}
+    meanings = {name: " ".join(" ".join(meaning).split()) for name, meaning in _explained_parameters(lines)}
+    return description, meanings
 
 
 def _begins_section(lines: list[str]) -> bool:
@@ -57,28 +57,20 @@ def _is_underlined(lines: list[str]) -> bool:
     return len(lines) > 1 and set(lines[1].strip()) == {"-"}
 
 
-def _google_entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
+def _explained_parameters(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
     for number, line in enumerate(lines):
-        if line.lower().strip() in _GOOGLE_PARAMETERS:
+        title = line.strip().lower()
+        if title in _GOOGLE_PARAMETERS:
             body = _indented_lines(lines[number + 1 :], _indent_width(line))
             yield from _split_entries(body, _GOOGLE_ENTRY)
-
-
-def _numpy_entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    for number, line in enumerate(lines[:-1]):
-        if line.lower().strip() in _NUMPY_PARAMETERS and _is_underlined(lines[number:]):
+        elif title in _NUMPY_PARAMETERS and _is_underlined(lines[number:]):
             body = lines[number + 2 :]
             # The section ends where the title of the next one is underlined.
             ends = (place for place in range(len(body)) if body[place].strip() and _is_underlined(body[place:]))
             for names, meaning in _split_entries(body[: next(ends, None)], _NUMPY_ENTRY):
                 for name in names.split(","):
                     yield name.strip(" *"), meaning
-
-
-def _sphinx_entries(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    for number, line in enumerate(lines):
-        match = _SPHINX_ENTRY.fullmatch(line.strip())
-        if match:
+        elif match := _SPHINX_ENTRY.fullmatch(line.strip()):
             yield match[1], [match[2], *_indented_lines(lines[number + 1 :], _indent_width(line))]
 
 
