@@ -12,13 +12,13 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from agentrt.errors import UnknownKeywordError, WrongCallError
 
-_Decorated = TypeVar("_Decorated", bound=type)
+_Suggested = TypeVar("_Suggested", bound=type)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Init = Callable[..., None]
 _LEAST_LIKENESS = 0.75  # words that are less alike, as "store" and "stream", are different words and no slip
 
 
-def suggest_keywords(**remedies: str) -> Callable[[_Decorated], _Decorated]:
+def suggest_keywords(**remedies: str) -> Callable[[_Suggested], _Suggested]:
     """Return a class decorator: a keyword that the constructor does not have is answered with the one that was meant.
 
     That is the parameter of the nearest name, unless `remedies` has the word: with another parameter, or with what to
@@ -26,7 +26,7 @@ def suggest_keywords(**remedies: str) -> Callable[[_Decorated], _Decorated]:
     the constructor leaves it as it is.
     """
 
-    def decorate(cls: _Decorated) -> _Decorated:
+    def decorate(cls: _Suggested) -> _Suggested:
         init: _Init = cls.__init__  # type: ignore[misc]  # the class's own, or one that it inherits
 
         @wraps(init)

@@ -8,10 +8,10 @@ import anyio.lowlevel
 
 from agentrt._runtime.options import check_whole
 
-_T = TypeVar("_T")
+_QueueItem = TypeVar("_QueueItem")
 
 
-class MessageQueue(Generic[_T]):
+class MessageQueue(Generic[_QueueItem]):
     """A bounded queue, first come first served on both sides, for tasks of one event loop.
 
     Cancelling never loses an item and never doubles one: a `put` that was cancelled has not put, a `get` that was
@@ -22,32 +22,32 @@ class MessageQueue(Generic[_T]):
 
     def __init__(self, maxsize: int = 100) -> None:
         self._maxsize = check_whole("MessageQueue(maxsize=...)", maxsize)
-        self._items: deque[_T] = deque()
+        self._items: deque[_QueueItem] = deque()
         self._getters: deque[anyio.Event] = deque()
         self._putters: deque[anyio.Event] = deque()
         self._closed = False
 
-    async def put(self, item: _T) -> None:
+    async def put(self, item: _QueueItem) -> None:
         """Add the item once there is room; a closed queue drops it at once, since nobody waits for it."""
         await anyio.lowlevel.checkpoint()
         if self._putters or not self._has_room():
             await self._wait_in(self._putters)
         self._add(item)
 
-    async def get(self) -> _T:
+    async def get(self) -> _QueueItem:
         """Take the oldest item, once there is one; raises `anyio.EndOfStream` when the queue is closed and empty."""
         await anyio.lowlevel.checkpoint()
         if self._getters or not self._has_item():
             await self._wait_in(self._getters)
         return self._take()
 
-    def put_nowait(self, item: _T) -> None:
+    def put_nowait(self, item: _QueueItem) -> None:
         """Add the item; raises `anyio.WouldBlock` when there is no room, or when others wait for room."""
         if self._putters or not self._has_room():
             raise anyio.WouldBlock
         self._add(item)
 
-    def get_nowait(self) -> _T:
+    def get_nowait(self) -> _QueueItem:
         """Take the oldest item; raises `anyio.WouldBlock` when the queue is empty, or when others wait for an item.
 
         Raises `anyio.EndOfStream` when the queue is closed and empty.
@@ -79,12 +79,12 @@ class MessageQueue(Generic[_T]):
     def _has_item(self) -> bool:
         return self._closed or bool(self._items)
 
-    def _add(self, item: _T) -> None:
+    def _add(self, item: _QueueItem) -> None:
         if not self._closed:
             self._items.append(item)
         self._call_next()
 
-    def _take(self) -> _T:
+    def _take(self) -> _QueueItem:
         try:
             if not self._items:
                 raise anyio.EndOfStream

@@ -118,7 +118,7 @@ class SQLRunRows(RunRows):
 
     def contents(self, root: str, hashes: Collection[str]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
-        for condition, part in _parts_of(hashes):
+        for condition, part in _in_lists(hashes):
             statement = f"SELECT hash, content FROM {self._in_schema}run_contents WHERE root = ? AND {condition}"
             rows = self._execute(statement, self._encode(root), *part)
             found |= {digest: bytes(content) for digest, content in rows}
@@ -155,14 +155,14 @@ class SQLRunRows(RunRows):
         contents = f"{self._in_schema}run_contents WHERE root = ?"
         with self.transaction():
             there = {digest for (digest,) in self._execute(f"SELECT hash FROM {contents}", self._encode(root))}
-            for condition, part in _parts_of(there.difference(keep)):
+            for condition, part in _in_lists(there.difference(keep)):
                 self._execute(f"DELETE FROM {contents} AND {condition}", self._encode(root), *part)
 
     def close(self) -> None:
         self._database.close()
 
 
-def _parts_of(hashes: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+def _in_lists(hashes: Collection[str]) -> Iterator[tuple[str, list[str]]]:
     chosen = list(hashes)
     for start in range(0, len(chosen), _MAX_HASHES):
         part = chosen[start : start + _MAX_HASHES]
