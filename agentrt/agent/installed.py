@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -40,9 +41,16 @@ def packages_of(layers: Iterable[object]) -> Mapping[int, str]:
     """Return the distribution and version of those layers that one offers, by their `id`."""
     foreign = [layer for layer in layers if type(layer).__module__.partition(".")[0] not in _OWN_CODE]
     if not foreign:
-        return {}  # to read what is installed takes tens of milliseconds
-    packages = {_loaded_class(layer.target): f"{layer.distribution} {layer.version}" for layer in installed_layers()}
+        return {}
+    installed = _installed_on(tuple(sys.path))
+    packages = {_loaded_class(layer.target): f"{layer.distribution} {layer.version}" for layer in installed}
     return {id(layer): packages[type(layer)] for layer in foreign if type(layer) in packages}
+
+
+@cache
+def _installed_on(_: tuple[str, ...]) -> list[InstalledLayer]:
+    # Once per path: it reads the files of all distributions, in tens of milliseconds, and a recorder explains agents.
+    return installed_layers()
 
 
 def _loaded_class(target: str) -> object:
