@@ -146,7 +146,7 @@ def prepare() -> None:
             call(sys.executable, "-m", "venv", "--clear", VENV)
             call(python(), "-m", "pip", "install", "--quiet", "uv")  # pip itself may not know dependency groups
         install("--group", "dev", "-e", project())
-        install("--no-deps", "--group", "agentdojo")
+        install("--no-deps", "--group", "agentdojo", "--group", "bfcl")
         STAMP.write_text(wanted_stamp(), encoding="utf-8")
 
 
