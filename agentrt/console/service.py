@@ -17,10 +17,7 @@ from agentrt.runner import DBOSRunner, Runner
 from agentrt.runner.base import RunnerBase
 from agentrt.state import SessionStore, StateStore, state_store
 
-__all__ = ["DRAIN_SECONDS", "load_runner", "log_to_stderr", "stop_on_signal"]
-
-DRAIN_SECONDS = 30.0
-"""How long replies may run on after the signal to stop."""
+__all__ = ["load_runner", "log_to_stderr", "stop_on_signal"]
 
 
 def load_runner(
@@ -28,7 +25,7 @@ def load_runner(
     *,
     fallback: Callable[[], SessionStore] | None = None,
     prepare: Callable[[Agent, StateStore], Agent] | None = None,
-    drain_seconds: float = DRAIN_SECONDS,
+    drain_seconds: float | None = None,
 ) -> RunnerBase:
     """Return the runner that the options name, or a runner of the agent that they name, over `options.store`.
 
@@ -54,7 +51,8 @@ def load_runner(
             f"the agent {options.agent or options.config!r} has no store: write --store sqlite:agent.db, or "
             f"Agent(state_store=...)"
         )
-    chosen.setdefault("drain_seconds", drain_seconds)
+    if drain_seconds is not None:
+        chosen.setdefault("drain_seconds", drain_seconds)
     if prepare is not None:
         loaded = prepare(loaded, store)
     if options.store is not None and options.store.startswith(("postgresql://", "postgres://")):

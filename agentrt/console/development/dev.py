@@ -16,10 +16,9 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from agentrt._runtime.text import escape_controls
-from agentrt.console.development.link import SERVE, STOP
+from agentrt.console.development.link import RELOAD_SECONDS, SERVE, STOP
 from agentrt.console.development.watched_files import WatchedFiles
 from agentrt.console.serve import listen, url_of
-from agentrt.console.service import DRAIN_SECONDS
 from agentrt.errors import ConfigError
 
 __all__ = ["develop"]
@@ -106,8 +105,11 @@ class _Version:
                 self.tell(STOP)
             if monotonic() > deadline:
                 self.process.kill()
-            select.select([self.link], [], [], _WATCH_SECONDS / 4)
-            self._receive()
+                self.process.wait()
+                if self.is_loaded:
+                    _tell("a server that did not stop was killed: a tool may block its event loop")
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(_WATCH_SECONDS)
         self.link.close()
 
 
@@ -141,7 +143,7 @@ class _Development:
     @property
     def _patience(self) -> float:
         seconds = self._options.drain_seconds
-        return _GRACE_SECONDS + float(DRAIN_SECONDS if seconds is None else seconds)  # a runner may have its own
+        return _GRACE_SECONDS + float(RELOAD_SECONDS if seconds is None else seconds)
 
     def _wait(self) -> None:
         links = [version.link for version in (self._loading, self._serving) if version is not None]

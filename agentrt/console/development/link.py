@@ -10,10 +10,12 @@ from signal import Signals
 
 from agentrt.console.development.watched_files import Stamp
 
-__all__ = ["SERVE", "STOP", "ParentLink"]
+__all__ = ["RELOAD_SECONDS", "SERVE", "STOP", "ParentLink"]
 
 SERVE, STOP = b"+", b"-"
 """Words of the process that watches; a second STOP means at once."""
+RELOAD_SECONDS = 2.0
+"""How long replies may run on after STOP, if the options do not say it: short, since a change is to be seen soon."""
 
 
 class ParentLink:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentrt._runtime.text import escape_controls
 from agentrt.agent import Agent
-from agentrt.console.development.link import ParentLink
+from agentrt.console.development.link import RELOAD_SECONDS, ParentLink
 from agentrt.console.development.watched_files import ImportWatcher, stamp_of
 from agentrt.console.serve import read_limits, serve_app
 from agentrt.console.service import load_runner, log_to_stderr
@@ -24,7 +24,6 @@ __all__ = ["serve_version"]
 
 _STOP_SIGNAL = signal.SIGUSR1
 _STORE_FOLDER = ".agentrt"
-_RELOAD_SECONDS = 2.0  # since a change is to be seen soon
 
 
 def serve_version(link: socket.socket, listener: socket.socket, options: Namespace) -> int:
@@ -39,9 +38,7 @@ def serve_version(link: socket.socket, listener: socket.socket, options: Namespa
     sys.meta_path.insert(0, watcher)
     try:
         limits = read_limits(options.limit)
-        runner = load_runner(
-            options, fallback=_open_default_store, prepare=_add_recorder, drain_seconds=_RELOAD_SECONDS
-        )
+        runner = load_runner(options, fallback=_open_default_store, prepare=_add_recorder, drain_seconds=RELOAD_SECONDS)
         if not run_stores(runner.agent):
             raise ConfigError(
                 f"the agent of the runner {options.agent!r} records nothing: add RunRecorder(store) to its middlewares"
