@@ -15,6 +15,7 @@ from agentrt.middleware import TimingMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.probe import LayerTimes
 from agentrt.serving import BearerTokens, create_app
+from tests.documents import ROOT
 from tests.runner.conftest import make_agent
 from tests.serving.conftest import open_client, serve
 from tests.serving.studio.conftest import make_recorded_app
@@ -78,6 +79,12 @@ def test_each_import_of_a_module_is_a_file_of_the_page():
     for module in FOLDER.rglob("*.js"):
         for name in re.findall(r'^(?:import|export) .*?from "([^"]+)"', module.read_text(), re.MULTILINE):
             assert (module.parent / name).is_file(), f"{module.name} imports {name}"
+
+
+def test_pictures_of_the_studio_in_the_documentation_are_small():
+    pictures = sorted((ROOT / "docs" / "pictures").iterdir())
+    assert [picture.name for picture in pictures] == ["compare.webp", "layer.webp", "run.webp"]
+    assert all(picture.stat().st_size < 80_000 for picture in pictures)
 
 
 async def test_times_of_a_reply_are_for_its_owner():

@@ -42,6 +42,7 @@ export function pretty(text) {
 export const duration = (ms) =>
   ms < 10 ? `${ms.toFixed(1)} ms` : ms < 1000 ? `${Math.round(ms)} ms` : ms < 600_000 ? `${(ms / 1000).toFixed(2)} s` : `${(ms / 60_000).toFixed(0)} min`;
 export const count = (number) => Number(number ?? 0).toLocaleString("en");
+export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 export const money = (cost) => (cost == null ? "unknown" : cost === 0 ? "$0" : `$${Number(cost.toPrecision(3))}`);
 
 export function usageText(usage) {

@@ -81,15 +81,23 @@ function pairs(one, other) {
   return { rows, isFork };
 }
 
+// The layers of one run that the other one went without.
+function missingLayers(one, other) {
+  const keys = (record) => (record.value(record.page.chains)?.middlewares ?? []).map((layer) => layer.key);
+  const kept = new Set(keys(other));
+  return keys(one).filter((key) => !kept.has(key));
+}
+
 function Two({ one, other, go }) {
   const { rows, isFork } = pairs(one, other);
+  const missing = missingLayers(one, other).join(", ");
   const first = rows.find((row) => row.difference);
   const shared = rows.filter((row) => row.isShared).length;
   const open = (record, row) => go({ run: record.sessionId, reply: record.replyId, step: row.id });
   return html`
     <div class="two">
-      ${[[one, "Recorded"], [other, isFork ? "Forked" : "Other"]].map(([record, title]) => html`<div class="panel side" key=${title}>
-        <p class="caption">${title}</p><${Chips} page=${record.page} /><${Answer} record=${record} /><${Waiting} record=${record} />
+      ${[[one, "Recorded"], [other, `${isFork ? "Forked" : "Other"}${missing && ` without ${missing}`}`]].map(([record, title]) => html`<div class="panel side" key=${record.key}>
+        <p class="caption">${clean(title)}</p><${Chips} page=${record.page} /><${Answer} record=${record} /><${Waiting} record=${record} />
       </div>`)}
     </div>
     <div class="panel wide"><table class="steps">

@@ -2,7 +2,7 @@
 
 import { call, runPath } from "../server.js";
 import { guarded, state, update } from "../store.js";
-import { LongText, clean, count, duration, money } from "../text.js";
+import { LongText, clean, count, duration, money, plural } from "../text.js";
 import { Plain, Text, html } from "../widgets.js";
 import { findings } from "./findings.js";
 import { RunList, STATES } from "./list.js";
@@ -67,9 +67,9 @@ export function Chips({ page }) {
     ["", duration((page.seconds ?? (Date.now() - Date.parse(page.begun_at)) / 1000) * 1000)],
     ["", `${count(page.usage.input_tokens)} in, ${count(page.usage.output_tokens)} out`],
     ["", page.cost === null ? "cost unknown" : money(page.cost)],
-    ["", `${page.calls} model calls`],
-    ["", `${page.tools.length} tools`],
-    ["", `${count(page.lines)} lines`],
+    ["", plural(page.calls, "model call")],
+    ["", plural(page.tools.length, "tool")],
+    ["", plural(page.lines, "line")],
   ];
   return html`<div class="row chips">
     <span class=${`pill ${page.status}`}>${STATES[page.status]}</span>
