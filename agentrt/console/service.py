@@ -88,7 +88,7 @@ class _StderrLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
         if text.rstrip().endswith("CancelledError"):
-            return  # uvicorn's traceback for what a second signal has left, which is no failure
+            return  # uvicorn's traceback for what a second signal has left; nothing failed
         with suppress(OSError, ValueError):  # a failing log must not break a reply
             print(escape_controls(f"{self._prefix}: {text}"), file=sys.stderr, flush=True)
 

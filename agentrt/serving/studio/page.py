@@ -31,7 +31,7 @@ _POLICY = "; ".join(
         "form-action 'none'",
         "frame-ancestors 'none'",  # or another page could have its reader approve without knowing
         "require-trusted-types-for 'script'",
-        "trusted-types 'none'",  # nothing on the page may turn text into markup
+        "trusted-types 'none'",  # the page makes no markup of strings
     ]
 )
 _PAGE_HEADERS = {
