@@ -35,15 +35,22 @@ def data_tokens(source: Base64Source | URLSource) -> int:
             return _seconds_in(source, subtype, is_video=True) * _TOKENS_PER_SECOND_OF_VIDEO
         case "text" if isinstance(source, Base64Source):
             return _byte_count(source) // _CHARACTERS_PER_TOKEN
-        case _ if not subtype.startswith("pdf"):
-            return 0
+        case _:
+            return _pages_in(source) * _TOKENS_PER_PAGE if subtype.startswith("pdf") else 0
+
+
+def _pages_in(source: Base64Source | URLSource) -> int:
     if not isinstance(source, Base64Source):
-        return _UNKNOWN_PAGES * _TOKENS_PER_PAGE
+        return _UNKNOWN_PAGES
     content = _ends(source)
-    # Bookmarks have a `/Count` too. The pages of a compressed document cannot be counted.
-    counts = [int(match[1]) for match in _PDF_COUNT.finditer(content) if b"/Pages" in _entries_around(content, match)]
-    pages = max([*counts, len(_PDF_PAGE.findall(content))]) or _byte_count(source) // _BYTES_PER_PAGE
-    return min(max(pages, 1), _MAX_PAGES) * _TOKENS_PER_PAGE
+    pages = len(_PDF_PAGE.findall(content))  # those of a compressed document cannot be counted
+    for match in _PDF_COUNT.finditer(content):
+        start = content.rfind(b"<<", max(match.start() - _REACH, 0), match.start())
+        end = content.find(b">>", match.end(), match.end() + _REACH)
+        entries = content[max(start, match.start() - _REACH, 0) : end if end >= 0 else match.end() + _REACH]
+        if b"/Pages" in entries:  # bookmarks have a `/Count` too
+            pages = max(pages, int(match[1]))
+    return min(max(pages or _byte_count(source) // _BYTES_PER_PAGE, 1), _MAX_PAGES)
 
 
 def _byte_count(source: Base64Source) -> int:
@@ -59,12 +66,6 @@ def _ends(source: Base64Source) -> bytes:
         return base64.b64decode(data[:_WINDOW]) + base64.b64decode(data[-_WINDOW - len(data) % 4 :])
     except (binascii.Error, ValueError):
         return b""
-
-
-def _entries_around(content: bytes, match: re.Match[bytes]) -> bytes:
-    start = content.rfind(b"<<", max(match.start() - _REACH, 0), match.start())
-    end = content.find(b">>", match.end(), match.end() + _REACH)
-    return content[max(start, match.start() - _REACH, 0) : end if end >= 0 else match.end() + _REACH]
 
 
 def _seconds_in(source: Base64Source | URLSource, subtype: str, *, is_video: bool) -> int:
