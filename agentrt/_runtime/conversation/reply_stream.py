@@ -14,8 +14,6 @@ from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, AnyEvent, TextBlockDeltaEvent
 from agentrt.message import Msg
 
-__all__ = ["ReplyStream", "TextStream"]
-
 _Item = TypeVar("_Item", bound=AnyEvent | Msg, default=AnyEvent, covariant=True)
 _Output = TypeVar("_Output", default=Any)
 

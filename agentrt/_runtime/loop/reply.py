@@ -43,8 +43,6 @@ from agentrt.message import ContentBlock, Msg, ThinkingBlock, ToolCallBlock, Too
 from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
-__all__ = ["reply"]
-
 _MAX_EMPTY_ROUNDS = 1
 _ClosingPart = Callable[[], Awaitable[Iterable[AgentEvent | Msg]]]
 
