@@ -43,7 +43,7 @@ def serve_version(link: socket.socket, listener: socket.socket, options: Namespa
             raise ConfigError(
                 f"the agent of the runner {options.agent!r} records nothing: add RunRecorder(store) to its middlewares"
             )
-        app = create_app(runner.agent, runner=runner, limits=limits)
+        app = create_app(runner.agent, runner=runner, limits=limits, playground=True)
     except AgentRTError as error:
         watcher.report_missing()
         for problem in getattr(error, "problems", ()) or [error]:

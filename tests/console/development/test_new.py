@@ -11,8 +11,9 @@ import pytest
 
 from agentrt.config import load_agent
 from agentrt.console.cli import main
-from tests.console.development.test_dev import ask, development
-from tests.console.program import environment
+from tests.console.development.test_dev import EVENTS, ask, development
+from tests.console.program import PATIENCE, environment
+from tests.serving.conftest import read_stream
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +101,23 @@ def test_project_passes_its_tests_and_strict_types(project: Path):
             [sys.executable, "-m", module, *arguments], cwd=project, env=variables, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_run_of_the_project_runs_again_without_its_layer(project: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(project)
+    with development() as running:
+        url = running.wait_for(r"new_shop is at (http://\S+:\d+)/studio")[1]
+        assert ask(url, "What date is it?").startswith("Date: ")
+        with httpx2.Client(base_url=url, timeout=PATIENCE) as client:
+            [run] = client.get("/api/runs").json()["runs"]
+            assert run["changed_by"] == ["Today"]
+            path = f"/api/runs/{run['session_id']}/{run['reply_id']}"
+            step = client.get(path).json()["steps"][0]
+            fork = client.post(f"{path}/fork", json={"at": step["seq"], "without": ["Today"]}).json()
+            assert read_stream(client.get(fork["events"], headers=EVENTS).text)[-1][1]["status"] == "completed"
+            [first, second] = client.get("/api/runs").json()["runs"]
+            assert (first["session_id"], first["changed_by"], second) == (fork["session_id"], [], run)
 
 
 @pytest.mark.slow
