@@ -1,6 +1,7 @@
 """What the server sends of the studio, and the times that its page asks for."""
 
 import re
+import subprocess
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from agentrt.probe import LayerTimes
 from agentrt.serving import BearerTokens, create_app
 from tests.documents import ROOT
 from tests.runner.conftest import make_agent
+from tests.services import needs
 from tests.serving.conftest import open_client, serve
 from tests.serving.studio.conftest import make_recorded_app
 
@@ -79,6 +81,13 @@ def test_each_import_of_a_module_is_a_file_of_the_page():
     for module in FOLDER.rglob("*.js"):
         for name in re.findall(r'^(?:import|export) .*?from "([^"]+)"', module.read_text(), re.MULTILINE):
             assert (module.parent / name).is_file(), f"{module.name} imports {name}"
+
+
+def test_modules_draw_texts_differences_and_time_lines():
+    needs("node", "node")
+    script = Path(__file__).with_name("modules.mjs")
+    finished = subprocess.run(["node", script, FOLDER], capture_output=True, text=True, timeout=300, check=False)
+    assert finished.returncode == 0, finished.stderr
 
 
 def test_pictures_of_the_studio_in_the_documentation_are_small():

@@ -136,7 +136,7 @@ async function watch() {
       await readInputs();
       if (turn % 2) {
         await listWaiting();
-        if (state.view !== "chat" && !runs.cursor) await listRuns();
+        if (state.view !== "chat") await listRuns("again");
         if (state.view === "chat" && !chat.follower) await refresh();
       }
       if (turn % 10 === 9) await listSessions();

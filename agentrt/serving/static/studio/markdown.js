@@ -23,7 +23,7 @@ export function markdown(text) {
       while (end < lines.length && lines[end].trim() !== fence[1]) end += 1;
       blocks.push(html`<pre><code>${lines.slice(index + 1, end).join("\n")}</code></pre>`);
       index = end + 1;
-    } else if (line.includes("|") && lines[index + 1]?.includes("-") && RULE.test(lines[index + 1].slice(0, 2000))) {
+    } else if (isTableHead(line, lines[index + 1])) {
       endParagraph();
       let end = index + 2;
       while (end < lines.length && lines[end].includes("|")) end += 1;
@@ -47,10 +47,9 @@ export function markdown(text) {
   return blocks;
 }
 
-function cells(line) {
-  const found = line.trim().replace(/^\|/, "").replace(/\|$/, "").split("|");
-  return found.map((cell) => inline(cell.trim()));
-}
+const isTableHead = (line, rule = "") => line.includes("|") && rule.includes("-") && RULE.test(rule.slice(0, 2000)) && split(line).length === split(rule).length;
+const split = (line) => line.trim().replace(/^\|/, "").replace(/\|$/, "").split("|");
+const cells = (line) => split(line).map((cell) => inline(cell.trim()));
 
 function table(head, rows) {
   return html`<div class="wide"><table>

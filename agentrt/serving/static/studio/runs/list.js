@@ -40,7 +40,7 @@ export function RunList({ onOpen }) {
       )}
     </ul>
     ${!runs.list.length && html`<p class="note">${isFiltered ? "No run has this." : "Nothing is recorded yet. The runs of agents with a RunRecorder are here."}</p>`}
-    ${runs.cursor && html`<button type="button" onClick=${guarded(() => listRuns(true))}>More runs</button>`}
+    ${runs.cursor && html`<button type="button" onClick=${guarded(() => listRuns("more"))}>More runs</button>`}
   </section>`;
 }
 

@@ -16,6 +16,7 @@ export class Record {
     this.byReply = new Map(); // this run and those of its sub-agents
     this.isLive = false;
     this.lines = 0;
+    this.tail = []; // lines that came after the page was read
     this.controller = new AbortController();
   }
 
@@ -29,6 +30,8 @@ export class Record {
     this.byReply = new Map();
     const timeline = new Timeline(this.replyId);
     this.addRun(timeline, page);
+    this.tail = this.tail.filter((line) => line.n > page.lines);
+    for (const line of this.tail) timeline.applyLine(line, this.replyId);
     this.timeline = timeline;
     this.lines = Math.max(this.lines, page.lines);
     this.results = null;
@@ -53,7 +56,11 @@ export class Record {
   async follow() {
     const { signal } = this.controller;
     this.isLive = true;
-    const clock = setInterval(() => update(), 400);
+    const clock = setInterval(() => {
+      // The lines of sub-agents are in their own runs.
+      if (this.timeline.isDelegating) this.reloadSoon();
+      update();
+    }, 400);
     let pause = 250;
     let isDone = false;
     try {
@@ -73,6 +80,7 @@ export class Record {
             const line = JSON.parse(data);
             if (line.n <= this.lines) continue;
             this.lines = line.n;
+            this.tail.push(line);
             this.timeline.applyLine(line, this.replyId);
             if (line.kind !== "event") this.reloadSoon();
             update();

@@ -27,14 +27,23 @@ export const runs = {
 
 export const rowOf = (record, id) => record?.timeline.rows.find((row) => row.id === id) ?? null;
 
-export async function listRuns(append = false) {
+const key = (run) => `${run.session_id}/${run.reply_id}`;
+
+// `mode` is "new" for another search, "more" for its next page, and "again" for what is new in it.
+export async function listRuns(mode = "new") {
   const query = { limit: PAGE };
   for (const [name, value] of Object.entries({ text: runs.words.trim(), status: runs.status, tool: runs.tool.trim(), layer: runs.layer.trim() })) if (value) query[name] = value;
   if (runs.label.includes(":")) query.label = runs.label;
-  if (append && runs.cursor) query.cursor = runs.cursor;
+  if (mode === "more" && runs.cursor) query.cursor = runs.cursor;
+  const asked = JSON.stringify(query);
   const page = await call("runs", { query });
-  runs.list = append ? [...runs.list, ...page.runs] : page.runs;
-  runs.cursor = page.cursor;
+  const found = new Set(page.runs.map(key));
+  const others = runs.list.filter((run) => !found.has(key(run)));
+  if (mode === "more") runs.list = [...others, ...page.runs];
+  // Pages that were read before stay, below those that are new.
+  else runs.list = mode === "again" && runs.asked === asked && page.cursor ? [...page.runs, ...others] : page.runs;
+  if (mode !== "again" || runs.asked !== asked || !page.cursor) runs.cursor = page.cursor;
+  if (mode !== "more") runs.asked = asked;
   state.hasRuns ||= runs.list.length > 0;
   update();
 }

@@ -38,6 +38,10 @@ export class Timeline {
     return this.roots[0];
   }
 
+  get isDelegating() {
+    return [...this.open.values()].some((row) => row.kind === "agent");
+  }
+
   begin(key, kind, name, event, now, target = null) {
     const owner = this.owners.get(event.reply_id);
     const row = {
