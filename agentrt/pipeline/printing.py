@@ -153,7 +153,10 @@ class _Printing:
                         yield item[: self._size]
                     await task.outcome()
                 finally:
-                    self._refuse_more()
+                    self._is_abandoned = True
+                    self._inlet.is_open = False
+                    for _ in self._mailbox.take():  # so that no agent waits for room any longer
+                        pass
             self._work.check()
         finally:
             for agent, queue in before:
@@ -173,12 +176,6 @@ class _Printing:
             self._work.cancel()
         elif getattr(items, "ag_frame", None) is not None:
             self._reaper.reap(items)
-
-    def _refuse_more(self) -> None:
-        self._is_abandoned = True
-        self._inlet.is_open = False
-        for _ in self._mailbox.take():  # so that no agent waits for room any longer
-            pass
 
     async def _claim_agents(self) -> None:
         """Wait for dropped streams to release the agents; raises `UsageError` for an agent that is being read."""

@@ -94,7 +94,16 @@ async def search_texts(
         _logger.warning("texts are searched for by their words alone, since %s failed: %s", embedding.model, failure)
         return FoundTexts(by_words[:limit], failure)
     by_vectors = await store.search_vectors(owner, vector, depth, **options)
-    return FoundTexts(_join_by_ranks([(by_words, 1.0), (by_vectors, embedding.search_weight)])[:limit])
+    # Joined by rank alone, since scores of words and of vectors are not comparable.
+    scores: dict[str, float] = {}
+    texts: dict[str, StoredText] = {}
+    for ranking, weight in ((by_words, 1.0), (by_vectors, embedding.search_weight)):
+        for rank, match in enumerate(ranking, 1):
+            scores[match.text.id] = scores.get(match.text.id, 0.0) + weight / (_RANK_CONSTANT + rank)
+            texts[match.text.id] = match.text
+    # Ties are broken by id, as in the stores.
+    best = sorted(scores, key=lambda id: (-scores[id], id))[:limit]
+    return FoundTexts([TextMatch(texts[id], scores[id]) for id in best])
 
 
 async def _try_to_embed(embedding: EmbeddingModelBase, query: str) -> tuple[Vector | None, str]:
@@ -105,18 +114,3 @@ async def _try_to_embed(embedding: EmbeddingModelBase, query: str) -> tuple[Vect
         except Exception as error:  # noqa: BLE001  # the boundary to a model, which may be the user's own
             failure = type(error).__name__  # not its text, which may quote the query
     return None, failure
-
-
-def _join_by_ranks(rankings: Sequence[tuple[Sequence[TextMatch], float]]) -> list[TextMatch]:
-    """Return the texts of all rankings, each with its weight, scored by rank alone.
-
-    Scores of words and of vectors are not comparable.
-    """
-    scores: dict[str, float] = {}
-    texts: dict[str, StoredText] = {}
-    for ranking, weight in rankings:
-        for rank, match in enumerate(ranking, 1):
-            scores[match.text.id] = scores.get(match.text.id, 0.0) + weight / (_RANK_CONSTANT + rank)
-            texts[match.text.id] = match.text
-    # Ties are broken by id, as in the stores.
-    return [TextMatch(texts[id], scores[id]) for id in sorted(scores, key=lambda id: (-scores[id], id))]

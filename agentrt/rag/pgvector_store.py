@@ -257,20 +257,19 @@ class PgVectorStore(CheckedStore):
         if self._space is None:
             return
         if not self._has_vector_table:
-            self._make_vector_table(connection)
+            name = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
+            if connection.execute(name).fetchone() is None:
+                raise StoreError(
+                    f"{self!r} cannot keep vectors: install the extension vector (pgvector) on that server"
+                )
+            with connection.transaction():
+                # Two processes that create an extension at the same time would fail.
+                connection.execute("SELECT pg_advisory_xact_lock(hashtext('agentrt vector'))")
+                connection.execute(_VECTOR_TABLE.format(schema=self._schema))
             self._has_vector_table = True
         kept = connection.execute(self._sql["space"]).fetchone()
         if kept is not None:
             self._space.check_same(VectorSpace(*kept), repr(self))
-
-    def _make_vector_table(self, connection: Any) -> None:
-        name = "SELECT 1 FROM pg_available_extensions WHERE name = 'vector'"
-        if connection.execute(name).fetchone() is None:
-            raise StoreError(f"{self!r} cannot keep vectors: install the extension vector (pgvector) on that server")
-        with connection.transaction():
-            # Two processes that create an extension at the same time would fail.
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('agentrt vector'))")
-            connection.execute(_VECTOR_TABLE.format(schema=self._schema))
 
     async def _select(self, statement: str, values: Any) -> list[StoredText]:
         def work(connection: Any) -> list[StoredText]:

@@ -283,16 +283,13 @@ class Execution:
         finally:
             self._conversation = self._stream = None
             self._was_saved = agent.state.revision > 0
-            await self._note_handed_over(agent)
+            context = agent.state.reply_context
+            if self._leaving.is_set() and context is not None and not context.parked:
+                # For those who have no queue that says it: this process did not die.
+                context.handed_over = True
+                with suppress(AgentRTError):  # then it counts as a death, at worst
+                    await agent.save()
             self._events.close(session_id, reply_id)
-
-    async def _note_handed_over(self, agent: Agent) -> None:
-        """Note in the state, for those who have no queue that tells them, that this process did not die."""
-        context = agent.state.reply_context
-        if self._leaving.is_set() and context is not None and not context.parked:
-            context.handed_over = True
-            with suppress(AgentRTError):  # then it counts as a death, at worst
-                await agent.save()
 
     async def _give_up(self, agent: Agent, context: ReplyContext) -> None:
         """Record the end "failed" of a reply that has killed each process that ran it."""

@@ -56,7 +56,9 @@ class EventStream:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_reader, receive, group.cancel_scope)
                 group.start_soon(self._ping, send, group.cancel_scope)
-                await self._send_messages(send, group.cancel_scope)
+                async with aclosing(self._messages()) as messages:
+                    async for message in messages:
+                        await self._send(send, message, group.cancel_scope)
                 group.cancel_scope.cancel()
         if not self._is_left:
             await send({"type": "http.response.body", "body": b""})
@@ -75,11 +77,6 @@ class EventStream:
             await anyio.sleep(self._limits.ping_seconds)
             # A comment, which clients skip: proxies close what is silent for long.
             await self._send(send, b": ping\n\n", scope)
-
-    async def _send_messages(self, send: Send, scope: anyio.CancelScope) -> None:
-        async with aclosing(self._messages()) as messages:
-            async for message in messages:
-                await self._send(send, message, scope)
 
     async def _send(self, send: Send, message: bytes, scope: anyio.CancelScope) -> None:
         async with self._sending:

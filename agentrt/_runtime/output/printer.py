@@ -56,8 +56,18 @@ class Printer:
         with self._screen.lock:
             # Read at each call: tests and notebooks replace `sys.stdout`.
             self._screen.use(sys.stdout if self._stream is None else self._stream)
-            progress = self._recall(msg.id)
-            self._show_content(msg, progress, last)
+            progress = self._messages.get(msg.id)
+            if progress is None:
+                progress = self._messages[msg.id] = _MessageProgress()
+                # The oldest will most likely never end: its reply was abandoned.
+                if len(self._messages) > _MAX_MESSAGES:
+                    self._forget(next(iter(self._messages)))
+            self._messages.move_to_end(msg.id)
+            blocks: list[ContentBlock] = [TextBlock(msg.content, "")] if isinstance(msg.content, str) else msg.content
+            if progress.align(blocks, last):
+                self._screen.end_line_of(msg.id)
+            for block, head, text in progress.news(blocks, last):
+                self._screen.put((msg.id, block), f"{_shorten_name(msg.name)}{head}: ", text)
             if speech is not None:
                 self._play(progress, speech)
             if last:
@@ -69,26 +79,10 @@ class Printer:
         while self._messages:
             self._forget(next(iter(self._messages)))
 
-    def _recall(self, message_id: str) -> "_MessageProgress":
-        progress = self._messages.get(message_id)
-        if progress is None:
-            progress = self._messages[message_id] = _MessageProgress()
-            if len(self._messages) > _MAX_MESSAGES:  # the oldest will most likely never end: its reply was abandoned
-                self._forget(next(iter(self._messages)))
-        self._messages.move_to_end(message_id)
-        return progress
-
     def _forget(self, message_id: str) -> None:
         speech = self._messages.pop(message_id).speech
         if speech is not None:
             speech.finish()
-
-    def _show_content(self, msg: Msg, progress: "_MessageProgress", last: bool) -> None:
-        blocks: list[ContentBlock] = [TextBlock(msg.content, "")] if isinstance(msg.content, str) else msg.content
-        if progress.align(blocks, last):
-            self._screen.end_line_of(msg.id)
-        for block, head, text in progress.news(blocks, last):
-            self._screen.put((msg.id, block), f"{_shorten_name(msg.name)}{head}: ", text)
 
     def _play(self, progress: "_MessageProgress", speech: DataBlock | list[DataBlock]) -> None:
         if self._player is None:

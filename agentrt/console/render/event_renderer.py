@@ -40,7 +40,7 @@ from agentrt.event import (
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt.message import AssistantMsg, DataBlock, ProviderBlock, TextBlock, ToolCallBlock, ToolResultState
+from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.types import ChatUsage
 
 __all__ = ["EventRenderer"]
@@ -193,7 +193,12 @@ class EventRenderer:
         call = self._find_call(event)
         self._end_line(call)
         if event.output is not None:
-            self._replace_output(call, event.output)
+            if call.lines:
+                self._view.line("replaced", f"{call.name}: the result above is void; instead:")
+            call.lines = 0  # the limit applies to the new output
+            for block in event.output:
+                self._add_output(call, block.text if isinstance(block, TextBlock) else block.source.media_type)
+                self._end_line(call)
         if call.lines > _MAX_OUTPUT_LINES:
             self._view.line("result", f"{call.name}: ... and {call.lines - _MAX_OUTPUT_LINES} more lines")
         if event.state is not ToolResultState.SUCCESS:
@@ -266,14 +271,6 @@ class EventRenderer:
         call.lines += 1  # even those not shown, since the end counts them
         if call.lines <= _MAX_OUTPUT_LINES:
             self._view.line("result", f"{call.name}: {_shorten_line(line)}")
-
-    def _replace_output(self, call: _ShownCall, output: list[TextBlock | DataBlock]) -> None:
-        if call.lines:
-            self._view.line("replaced", f"{call.name}: the result above is void; instead:")
-        call.lines = 0  # the limit applies to the new output
-        for block in output:
-            self._add_output(call, block.text if isinstance(block, TextBlock) else block.source.media_type)
-            self._end_line(call)
 
     # Last, since a class body only knows the methods above.
     _METHODS: ClassVar[dict[type[AgentEvent], Callable[["EventRenderer", Any], None]]] = {

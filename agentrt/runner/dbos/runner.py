@@ -121,7 +121,9 @@ class DBOSRunner(RunnerBase):
             # Before the lock is asked for, since the listener tells by this that it is there.
             group.start_soon(self._obey)
             try:
-                await self._take_lock()
+                self._connected = anyio.Event()
+                self._listener.begin_work(self._queue, self._lease_seconds, self._event_ttl)
+                await self._connected.wait()
                 await self._launch()
                 _logger.info("ready: %s works on %s", self._queue.executor, self._database.place)
                 self._supervisor.note_work()
@@ -233,11 +235,6 @@ class DBOSRunner(RunnerBase):
         await self._replies.leave_all()
 
     # Working.
-
-    async def _take_lock(self) -> None:
-        self._connected = anyio.Event()
-        self._listener.begin_work(self._queue, self._lease_seconds, self._event_ttl)
-        await self._connected.wait()
 
     async def _launch(self) -> None:
         launch = partial(

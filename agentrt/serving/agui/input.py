@@ -77,21 +77,19 @@ class RunInput(NamedTuple):
             # A run that failed leaves a message in the session that the client sends again with the next one.
             if mark is not None and mark in known:
                 return None
-            taken = self._user_message(message, f"messages[{first + number}]")
+            place = f"messages[{first + number}]"
+            content = message.get("content")
+            if isinstance(content, list):
+                content = [self._part(part, place) for part in content]
+            item: dict[str, Any] = {"role": "user", "content": content}
+            if message.get("name") is not None:
+                item["name"] = message["name"]
+            taken = read_user_message(item, place)
             if mark is not None:
                 taken.metadata[_CLIENT_ID] = mark
             return taken
 
         return [message for message in await take_in(self.messages[first:], take) if message is not None]
-
-    def _user_message(self, message: dict[str, Any], place: str) -> Msg:
-        content = message.get("content")
-        if isinstance(content, list):
-            content = [self._part(part, place) for part in content]
-        item: dict[str, Any] = {"role": "user", "content": content}
-        if message.get("name") is not None:
-            item["name"] = message["name"]
-        return read_user_message(item, place)
 
     def _part(self, part: Any, place: str) -> Any:
         """Return a part of a message in OpenAI's form, which agents take."""

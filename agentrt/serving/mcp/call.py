@@ -166,16 +166,12 @@ class AgentCall:
             question, _ = await self._question()
             answer = read_texts(question, arguments.answer)
             return await submit_answer(sessions, self.session_id, answer), 0 if question is None else question.seq
-        return await self._rejoin(), 0
-
-    async def _rejoin(self) -> ReplyHandle:
-        """Return the handle of the reply that is in progress, or else of the last one."""
         assert self.session_id is not None
         state = await self._sessions.load(self.session_id)
         reply = state.reply_context or state.last_reply
         if reply is None:
             raise ApiError(404, "no_reply", "this session has no messages yet")
-        return self._sessions.handle(self.session_id, reply.reply_id)
+        return self._sessions.handle(self.session_id, reply.reply_id), 0
 
     async def _follow(self, handle: ReplyHandle, after: int) -> str:
         """Report what the reply does until it ends, waits or is held up; returns its status."""

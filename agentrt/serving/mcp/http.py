@@ -65,7 +65,12 @@ class McpHttp:
 
         async def note_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._note_session(message, scope, opened, owner, places)
+                # The SDK does not say which sessions it has, so they are read from its answers.
+                new = dict(message.get("headers", ())).get(_SESSION_HEADER, b"").decode("latin-1")
+                if new and not opened:
+                    self._sessions.begin(new, owner, places)
+                if opened and (scope["method"] == "DELETE" or message["status"] == 404):
+                    self._sessions.forget(opened, owner)
             await send(message)
 
         exchange = _HttpExchange(receive, note_and_send, self._limits.stall_seconds)
@@ -82,14 +87,6 @@ class McpHttp:
         # A connection that is lost and one that is closed on purpose look the same.
         if interrupts and exchange.is_left and caller.call is not None:
             await interrupt_call(caller.call)
-
-    def _note_session(self, message: Message, scope: Scope, opened: str, owner: Owner, places: ExitStack) -> None:
-        # The SDK does not say which sessions it has, so they are read from its answers.
-        new = dict(message.get("headers", ())).get(_SESSION_HEADER, b"").decode("latin-1")
-        if new and not opened:
-            self._sessions.begin(new, owner, places)
-        if opened and (scope["method"] == "DELETE" or message["status"] == 404):
-            self._sessions.forget(opened, owner)
 
 
 class _HttpExchange:

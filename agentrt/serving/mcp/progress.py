@@ -44,7 +44,12 @@ class Progress:
 
     def _line(self, event: AnyEvent) -> str:
         if isinstance(event, TextBlockDeltaEvent):
-            return self._text_line(event.delta)
+            # Only the end: a client shows one line, and the result has all of the text.
+            self._text = (self._text + event.delta)[-_TEXT_TAIL:]
+            if monotonic() - self._told_at < _TEXT_SECONDS:
+                return ""
+            self._told_at = monotonic()
+            return f"says: {self._text}"
         if isinstance(event, TextBlockStartEvent):
             self._text = ""
         elif isinstance(event, ToolCallStartEvent):
@@ -58,11 +63,3 @@ class Progress:
         elif isinstance(event, (RequireUserConfirmEvent, RequireExternalExecutionEvent)):
             return f"waits for an answer about {', '.join(call.name for call in event.tool_calls)}"
         return ""
-
-    def _text_line(self, delta: str) -> str:
-        # Only the end: a client shows one line, and the result has all of the text.
-        self._text = (self._text + delta)[-_TEXT_TAIL:]
-        if monotonic() - self._told_at < _TEXT_SECONDS:
-            return ""
-        self._told_at = monotonic()
-        return f"says: {self._text}"

@@ -150,19 +150,16 @@ class _Turn(NamedTuple):
     async def respond(self) -> Response:
         """Answer as a whole."""
         try:
-            return JsonResponse(await self._read_completion())
+            answer = self._reply_text()
+            async with aclosing(self.handle.events()) as events:
+                async for event in events:
+                    answer.read(event)
+            await self._settle(answer)
+            parts = [answer.text, answer.question(self.url) if answer.status == "waiting" else ""]
+            return JsonResponse(self._completion().to_json(answer, "\n\n".join(filter(None, parts))))
         except (AgentRTError, ApiError) as error:
             failure = openai_error(as_api_error(error, "a completion"))
             return JsonResponse(failure.body, failure.status, failure.headers)
-
-    async def _read_completion(self) -> dict[str, Any]:
-        answer = self._reply_text()
-        async with aclosing(self.handle.events()) as events:
-            async for event in events:
-                answer.read(event)
-        await self._settle(answer)
-        parts = [answer.text, answer.question(self.url) if answer.status == "waiting" else ""]
-        return self._completion().to_json(answer, "\n\n".join(filter(None, parts)))
 
     async def abandon(self) -> None:
         """End the reply, since nobody else can read it; one of a session that is named continues."""

@@ -157,7 +157,14 @@ class FaultRun:
         self._task = current_task()
         try:
             with self._scope:
-                await self._send_inputs()
+                for inputs in self._plan.inputs:
+                    await self._read_reply(inputs)
+                    for _ in range(_MAX_ANSWERS_PER_REPLY):
+                        if self.hit or self.agent.state.reply_context is None:
+                            break
+                        await self._read_reply(self._plan.answer(self.agent.state))
+                    if self.hit:
+                        break  # the check afterwards continues the conversation
             self._was_cancelled = self._scope.cancelled_caught
         except anyio.get_cancelled_exc_class():
             # On trio, and before the fault, the only other cancellation is that of the task group.
@@ -170,16 +177,6 @@ class FaultRun:
             if self._departure != "dropped":  # a reply that was dropped is closed in a task of its own
                 self._report(self._watcher.find_leftovers(self._task), "{} was not over when the reply was")
             self._is_over.set()
-
-    async def _send_inputs(self) -> None:
-        for inputs in self._plan.inputs:
-            await self._read_reply(inputs)
-            for _ in range(_MAX_ANSWERS_PER_REPLY):
-                if self.hit or self.agent.state.reply_context is None:
-                    break
-                await self._read_reply(self._plan.answer(self.agent.state))
-            if self.hit:
-                break  # the check afterwards continues the conversation
 
     async def _read_reply(self, inputs: str | ReplyInput) -> None:
         self._last_reply_id, last_has_ended = "", False
@@ -262,7 +259,11 @@ class FaultRun:
         elif error is not None and not self._was_injected(error):
             self._problems.append(f"{_type_and_message(error)} was raised")
         if fault is not None and fault.name == "interrupt" and self.hit:
-            self._check_interruption(self.agent.state)
+            if self.agent.state.reply_context is not None:
+                self._problems.append("it was interrupted, but still waits for an answer")
+            elif self._work_after_fault and getattr(self.agent.state.last_reply, "finished_reason", "") == "completed":
+                what = self._work_after_fault[0]
+                self._problems.append(f"the interruption was ignored, and it continued with {what}")
 
     def _was_injected(self, error: BaseException | None) -> bool:
         while error is not None:
@@ -270,13 +271,6 @@ class FaultRun:
                 return True
             error = error.__cause__ or error.__context__
         return False
-
-    def _check_interruption(self, state: AgentState) -> None:
-        if state.reply_context is not None:
-            self._problems.append("it was interrupted, but still waits for an answer")
-        elif self._work_after_fault and getattr(state.last_reply, "finished_reason", "") == "completed":
-            what = self._work_after_fault[0]
-            self._problems.append(f"the interruption was ignored, and it continued with {what}")
 
     async def _check_conversation(self) -> None:
         state = self.agent.state

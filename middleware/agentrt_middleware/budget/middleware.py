@@ -192,7 +192,9 @@ class BudgetMiddleware(MiddlewareBase):
         self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         run, tool_call = agent.run, call_of(input_kwargs)
-        if self._is_free(run, tool_call):
+        tool = run.toolkit.get(tool_call.name)
+        # The structured answer and a question to the user are free.
+        if tool_call.name == STRUCTURED_OUTPUT or (tool is not None and tool.is_hidden):
             async for item in next_handler(**input_kwargs):
                 yield item
             return
@@ -208,8 +210,11 @@ class BudgetMiddleware(MiddlewareBase):
                     return
                 if self.on_exceed == "raise" or not isinstance(agent, Agent):
                     self._refuse(agent, call)
-                # Parallel calls run to their end, and then the reply stops.
-                self._stop_later(run, call)
+                # Parallel calls run to their end, and then all replies of the used-up scope stop before their next
+                # model call. The reply above a sub-agent can ask the user.
+                runs = [run] if self.on_exceed == "ask" else self._scopes.ledger.runs(run)
+                for one in runs[runs.index(call.run) if call.run in runs else 0 :]:
+                    self._scopes.ledger.data(one)["stopped"] = True
                 yield ToolResponse([TextBlock(_REFUSAL)], ToolResultState.DENIED)
                 return
             entered.append(tool_call.id)
@@ -224,11 +229,6 @@ class BudgetMiddleware(MiddlewareBase):
                 entered.remove(tool_call.id)
             self._scopes.end_work(run)
             await self._scopes.tell_stores()
-
-    def _is_free(self, run: Run, tool_call: ToolCallBlock) -> bool:
-        """Say whether a call is free: the structured answer, or a question to the user."""
-        tool = run.toolkit.get(tool_call.name)
-        return tool_call.name == STRUCTURED_OUTPUT or (tool is not None and tool.is_hidden)
 
     # Spending
 
@@ -306,13 +306,6 @@ class BudgetMiddleware(MiddlewareBase):
         except UsageError:  # no reply is in progress: the context is being compressed
             if refusal is not None:
                 raise error_of(refusal) from None
-
-    def _stop_later(self, run: Run, refusal: BudgetRefusal) -> None:
-        """Stop all replies of the used-up scope before their next model call."""
-        # The reply above a sub-agent can ask the user.
-        runs = [run] if self.on_exceed == "ask" else self._scopes.ledger.runs(run)
-        for one in runs[runs.index(refusal.run) if refusal.run in runs else 0 :]:
-            self._scopes.ledger.data(one)["stopped"] = True
 
     def _refuse_unpriced(self, run: Run, model: ChatModelBase) -> NoReturn:
         raise BudgetExceeded(

@@ -149,7 +149,8 @@ class CacheMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
-        self._check_tools(agent)
+        for name in self.tools:
+            self._tool(agent, name)
         call = self._call(agent, self.ttl, "when", lambda: self._model_key(agent, input_kwargs))
         if call is None:
             return await next_handler(**input_kwargs)
@@ -241,10 +242,6 @@ class CacheMiddleware(MiddlewareBase):
         if subject not in self._warned:
             self._warned.add(subject)
             _logger.warning("%s: such a call is not cached", problem)
-
-    def _check_tools(self, agent: AgentBase) -> None:
-        for name in self.tools:
-            self._tool(agent, name)
 
     def _tool(self, agent: AgentBase, name: str) -> ToolBase | None:
         tool = agent.run.toolkit.get(name)

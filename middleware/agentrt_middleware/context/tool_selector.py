@@ -141,21 +141,18 @@ class ToolSelectorMiddleware(MiddlewareBase):
         return call_by_name(result, known.__contains__)
 
     async def _select(self, agent: Agent, messages: list[Msg], own: list[JSONSchema]) -> list[str]:
-        fixed = self._fixed(messages, own)
+        # These are offered whatever the question is.
+        names = {_tool_name(schema) for schema in own}
+        blocks = (block for message in messages if not isinstance(message.content, str) for block in message.content)
+        called = {block.name for block in blocks if isinstance(block, ToolCallBlock)}
+        always = {name for name in names if any(matches(pattern, name) for pattern in self.always)}
+        fixed = (called & names) | always
         texts = (message.get_text_content() for message in reversed(messages) if message.role == "user")
         question = next((text for text in texts if text), "")
         ranking = await self._rank(agent, question, own)
         # What is fixed counts as well, but a place for what fits the question is always left.
         room = max(1, self.max_tools - len(fixed))
         return [*fixed, *[name for name in dict.fromkeys(ranking) if name not in fixed][:room]]
-
-    def _fixed(self, messages: list[Msg], tools: list[JSONSchema]) -> set[str]:
-        """Return the tools that are offered whatever the question is."""
-        names = {_tool_name(schema) for schema in tools}
-        blocks = (block for message in messages if not isinstance(message.content, str) for block in message.content)
-        called = {block.name for block in blocks if isinstance(block, ToolCallBlock)}
-        always = {name for name in names if any(matches(pattern, name) for pattern in self.always)}
-        return (called & names) | always
 
     async def _rank(self, agent: Agent, question: str, tools: list[JSONSchema]) -> list[str]:
         ranking = None if self.by == "bm25" else await self._choose(agent, question, tools)

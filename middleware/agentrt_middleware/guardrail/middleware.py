@@ -193,7 +193,9 @@ class GuardrailMiddleware(MiddlewareBase):
             for released in held.release():
                 yield released
             return
-        asks_again = self._asks_again(agent)
+        scratch = agent.run.scratch(self)
+        scratch["attempts"] = scratch.get("attempts", 0) + 1
+        asks_again = self.on_trip == "again" and scratch["attempts"] <= self.attempts and isinstance(agent, Agent)
         for event in self._rejection(agent, held, trip, asks_again=asks_again):
             yield event
         if not asks_again:
@@ -325,11 +327,6 @@ class GuardrailMiddleware(MiddlewareBase):
                 held.replace_input(call_id, new_output)
                 all_replaced += replaced_by
         return None, all_replaced
-
-    def _asks_again(self, agent: AgentBase) -> bool:
-        scratch = agent.run.scratch(self)
-        scratch["attempts"] = scratch.get("attempts", 0) + 1
-        return self.on_trip == "again" and scratch["attempts"] <= self.attempts and isinstance(agent, Agent)
 
     def _rejection(self, agent: AgentBase, held: HeldRound, trip: Trip, *, asks_again: bool) -> Iterator[AgentEvent]:
         """Yield what is said in the place of an answer that does not count."""

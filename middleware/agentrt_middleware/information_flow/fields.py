@@ -86,9 +86,9 @@ class _FieldHolder:
             repeated = self.echoes.label_of(key)
             if repeated is not None:
                 held[key], label = item, label | repeated
-            elif self._is_trusted(inside):
+            elif self.paths is None or self.paths.names(inside):
                 visible[key] = self.show_trusted(item)
-            elif isinstance(item, (dict, list)) and self.paths is not None and self.paths.leads_to(inside):
+            elif isinstance(item, (dict, list)) and self.paths.leads_to(inside):
                 visible[key] = self.show(item, inside)
             else:
                 held[key] = item
@@ -97,11 +97,10 @@ class _FieldHolder:
             name = _HELD_FIELDS
             while name in visible:
                 name += "_"
-            visible[name] = self.hold(held, label | self._label_inside(held))
+            for text in leaf_texts(held) if self.echoes.values else ():
+                label |= self.echoes.label_of(text) or FlowLabel()
+            visible[name] = self.hold(held, label)
         return visible
-
-    def _is_trusted(self, path: tuple[str, ...]) -> bool:
-        return self.paths is None or self.paths.names(path)
 
     def show_trusted(self, value: Any) -> Any:
         """Return a trusted value, with repeated input held back."""
@@ -114,12 +113,6 @@ class _FieldHolder:
         if repeated is not None:
             return self.hold(value, self.untrusted | repeated)
         return value if self.trusted.readers is None else self.hold(value, self.trusted)
-
-    def _label_inside(self, value: Any) -> FlowLabel:
-        label = FlowLabel()
-        for text in leaf_texts(value) if self.echoes.values else ():
-            label |= self.echoes.label_of(text) or FlowLabel()
-        return label
 
 
 def leaf_texts(value: Any) -> Iterator[str]:

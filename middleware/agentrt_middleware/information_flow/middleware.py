@@ -181,7 +181,8 @@ class _Holding:
         """Return the content as the model reads it."""
         content = self._content
         # An error may quote anything, untrusted text included.
-        is_whole = not self._flow.trusted_output or (content.source in _RESULTS and not _has_succeeded(content))
+        is_failed = content.source in _RESULTS and content.state not in (None, ToolResultState.SUCCESS)
+        is_whole = is_failed or not self._flow.trusted_output
         # Block by block: an image beside text has its own handle, and each block keeps its id.
         blocks: ToolOutput = [self._hold_block(block, is_whole) for block in content.content]
         changed = replace(content, content=blocks)
@@ -227,10 +228,6 @@ class _Holding:
         # If a key occurs twice, only one of its values was checked.
         is_checked = paths is None and not self._echoes.values
         return text if is_checked and visible == value else to_json(visible).decode()
-
-
-def _has_succeeded(content: IncomingContent) -> bool:
-    return content.state is None or content.state is ToolResultState.SUCCESS
 
 
 def _parsed_json(text: str) -> Any:

@@ -65,7 +65,9 @@ class Actions:
             if action == "mask":
                 return f"****{text[-_SHOWN:]}" if len(text) >= 2 * _SHOWN else "****"
             if action == "hash":
-                return f"[{name}_{self._hash(text)}]"
+                assert self._hash_key is not None
+                digest = hmac.new(self._hash_key, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
+                return f"[{name}_{digest[:_HASH_LENGTH].translate(_HASH_LETTERS)}]"
             if make_token is not None and action == "token":
                 return make_token(name, text)
             if make_token is not None and action == "block":
@@ -86,8 +88,3 @@ class Actions:
                 'RedactionMiddleware(restore=...) restores tokens, and no detector makes any: give action="token"'
             )
         return tuple(places)
-
-    def _hash(self, text: str) -> str:
-        assert self._hash_key is not None
-        digest = hmac.new(self._hash_key, text.encode(errors="surrogatepass"), hashlib.sha256).hexdigest()
-        return digest[:_HASH_LENGTH].translate(_HASH_LETTERS)

@@ -10,7 +10,7 @@ from opentelemetry import trace
 from opentelemetry.trace import ProxyTracerProvider
 
 from agentrt.errors import ConfigError, UsageError
-from agentrt_middleware.tracing.otlp_settings import USUAL_PORTS, OtlpProtocol, OtlpSettings, read_settings
+from agentrt_middleware.tracing.otlp_settings import USUAL_PORTS, OtlpProtocol, read_settings
 from agentrt_middleware.validation import check_number
 
 __all__ = ["SpanDelivery", "setup_tracing"]
@@ -107,18 +107,6 @@ def setup_tracing(
     if trace.get_tracer_provider() is not provider:  # another thread was faster; OpenTelemetry only logs this
         provider.shutdown()
         raise _provider_exists()
-    _warn_of_other_port(settings)
-    return SpanDelivery(provider, exporter, shutdown_seconds)
-
-
-def _provider_exists() -> UsageError:
-    return UsageError(
-        "setup_tracing() found a tracer provider, which cannot be replaced: leave the call out, since "
-        "TracingMiddleware() uses that provider, or make the call once, before anything else sets a provider"
-    )
-
-
-def _warn_of_other_port(settings: OtlpSettings) -> None:
     other: OtlpProtocol = "http/protobuf" if settings.protocol == "grpc" else "grpc"
     if settings.port == USUAL_PORTS[other]:  # not an error: a port may be mapped to another one
         _logger.warning(
@@ -130,6 +118,14 @@ def _warn_of_other_port(settings: OtlpSettings) -> None:
             USUAL_PORTS[settings.protocol],
             other,
         )
+    return SpanDelivery(provider, exporter, shutdown_seconds)
+
+
+def _provider_exists() -> UsageError:
+    return UsageError(
+        "setup_tracing() found a tracer provider, which cannot be replaced: leave the call out, since "
+        "TracingMiddleware() uses that provider, or make the call once, before anything else sets a provider"
+    )
 
 
 def _finish_within(work: Callable[[], object], seconds: float) -> bool:

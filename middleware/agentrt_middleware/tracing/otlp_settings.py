@@ -98,7 +98,11 @@ def _choose_endpoint(protocol: OtlpProtocol, argument: str | None) -> str:
     if not value:
         return _with_traces_path(f"http://localhost:{USUAL_PORTS[protocol]}", protocol)
     if protocol == "grpc" and not value.lower().startswith(("http://", "https://")):
-        _check_grpc_target(source, value)
+        # The specification allows all forms of gRPC: "host:port", "dns:///host:port", "unix:/path".
+        if not value.isprintable() or set(value) & {" ", "?", "#"}:
+            raise ConfigError(f"{source} must be an address such as 'http://localhost:4317' or 'localhost:4317'")
+        if "@" in value:
+            raise _credentials_in_endpoint(source)
         return value
     url = _check_address(source, value, protocol).geturl()
     return _with_traces_path(url, protocol) if source == "OTEL_EXPORTER_OTLP_ENDPOINT" else url
@@ -127,14 +131,6 @@ def _check_address(source: str, value: str, protocol: OtlpProtocol) -> SplitResu
     if protocol == "grpc" and "@" in parts.netloc:
         raise _credentials_in_endpoint(source)
     return parts
-
-
-def _check_grpc_target(source: str, value: str) -> None:
-    # The specification allows all forms of gRPC: "host:port", "dns:///host:port", "unix:/path".
-    if not value.isprintable() or set(value) & {" ", "?", "#"}:
-        raise ConfigError(f"{source} must be an address such as 'http://localhost:4317' or 'localhost:4317'")
-    if "@" in value:
-        raise _credentials_in_endpoint(source)
 
 
 def _credentials_in_endpoint(source: str) -> ConfigError:
