@@ -1,6 +1,7 @@
 """A conversation with an agent, line by line."""
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -43,11 +44,11 @@ class Chat:
         self._writes_markdown = not isinstance(agent.model, RulesChatModel)
         self._failed = False
         self._prompt = Prompt()
-        self._commands = {
+        self._commands: dict[str, Callable[[], None]] = {
             "/new": self._begin_anew,
             "/explain": self._explain,
             "/input": self._show_input,
-            "/help": self._show_help,
+            "/help": partial(print, _HELP),
         }
 
     def run(self) -> bool:
@@ -106,9 +107,6 @@ class Chat:
             _print_error("no call is asked about")
         else:
             _print_line("input", full_input(confirmation.call))
-
-    def _show_help(self) -> None:
-        print(_HELP)
 
     def _refuse_command(self, line: str) -> None:
         _print_error(f"{line.split()[0]!r} is not a command: /help lists all commands")

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Seque
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable, iscoroutine
-from types import TracebackType
 from typing import Any, Protocol
 
 import anyio
@@ -102,9 +101,7 @@ class PrintedStream:
     async def __aenter__(self) -> "PrintedStream":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __iter__(self) -> object:  # returns `object`, so that a type checker refuses it too

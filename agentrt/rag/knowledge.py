@@ -122,7 +122,16 @@ class KnowledgeBase:
         self._indexing = repr_of(self.chunker)
         if embedding is not None:
             self._indexing += f" {embedding.model} {embedding.dimensions}"
-        self._files = FileReading(_readers_by_suffix(readers), self._indexing)
+        by_suffix: dict[str, ReaderBase] = {}
+        if not isinstance(readers, (list, tuple)):
+            raise ConfigError(f"KnowledgeBase(readers=...) must be a list, as in [PDFReader()], not {readers!r:.200}")
+        for reader in (TextReader(), MarkdownReader(), *readers):
+            if not isinstance(reader, ReaderBase):
+                raise ConfigError(
+                    f"KnowledgeBase(readers=...) must be readers, as in [PDFReader()], not {reader!r:.200}"
+                )
+            by_suffix |= dict.fromkeys(reader.suffixes, reader)
+        self._files = FileReading(by_suffix, self._indexing)
         self.readers = list(readers)
 
     async def add(self, document: Document | str | os.PathLike[str], *, on_progress: OnProgress | None = None) -> bool:
@@ -366,17 +375,6 @@ def _as_path(path: object, rule: str) -> Path:
     if not isinstance(path, (str, os.PathLike)) or str(path).strip() == "" or "\0" in str(path):
         raise ReaderError(f"{rule}, not {repr_of(path, 100)}")
     return Path(path)
-
-
-def _readers_by_suffix(readers: Sequence[ReaderBase]) -> dict[str, ReaderBase]:
-    by_suffix: dict[str, ReaderBase] = {}
-    if not isinstance(readers, (list, tuple)):
-        raise ConfigError(f"KnowledgeBase(readers=...) must be a list, as in [PDFReader()], not {readers!r:.200}")
-    for reader in (TextReader(), MarkdownReader(), *readers):
-        if not isinstance(reader, ReaderBase):
-            raise ConfigError(f"KnowledgeBase(readers=...) must be readers, as in [PDFReader()], not {reader!r:.200}")
-        by_suffix |= dict.fromkeys(reader.suffixes, reader)
-    return by_suffix
 
 
 def _chunk_id(document_id: str, number: int) -> str:

@@ -1,9 +1,8 @@
 """PDF files as documents, with the extra `rag`."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from agentrt._runtime.options import check_whole, import_extra
 from agentrt.errors import ReaderError
@@ -47,7 +46,17 @@ class PDFReader(ReaderBase):
                 f"{file} has {pages:,} pages, and at most {self.max_pages:,} are read: split it, or write "
                 f"PDFReader(max_pages={pages})"
             )
-        texts = list(_page_texts(pdf, file, is_over))
+        texts: list[str] = []
+        for number, page in enumerate(pdf.pages, 1):
+            if is_over():
+                raise TimeoutError
+            try:
+                texts.append(page.extract_text().replace("\0", ""))
+            except Exception as error:
+                raise ReaderError(
+                    f"page {number} of {file} cannot be read ({type(error).__name__}): save a copy of the file, or "
+                    f"leave that page out"
+                ) from error
         if pages and not any(text.strip() for text in texts):
             raise ReaderError(f"{file} has no text on its {pages:,} pages, only images perhaps: run OCR on it first")
         sections, start = [], 0
@@ -55,16 +64,3 @@ class PDFReader(ReaderBase):
             sections.append(Section(start, page=number))
             start += len(text) + len(_PAGE_BREAK)
         return Document(str(path), _PAGE_BREAK.join(texts), title.strip() or path.stem, sections=sections)
-
-
-def _page_texts(pdf: Any, file: str, is_over: Callable[[], bool]) -> Iterator[str]:
-    for number, page in enumerate(pdf.pages, 1):
-        if is_over():
-            raise TimeoutError
-        try:
-            yield page.extract_text().replace("\0", "")
-        except Exception as error:
-            raise ReaderError(
-                f"page {number} of {file} cannot be read ({type(error).__name__}): save a copy of the file, or leave "
-                f"that page out"
-            ) from error

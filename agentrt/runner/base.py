@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from inspect import iscoroutinefunction
 from time import time_ns
-from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -147,9 +146,7 @@ class RunnerBase(ABC):
         self._is_open = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._is_open = False
         # Each part has a limit of its own, and a file that stays open would outlive the program's interest in it.
         with anyio.CancelScope(shield=True):

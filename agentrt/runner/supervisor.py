@@ -47,8 +47,7 @@ class Supervisor:
                 if monotonic() - started_at > _MAX_RESTART_SECONDS:
                     delay = _RESTART_SECONDS
                 _logger.error("%s failed and restarts in %g s: %s", name, delay, _log_text(cause))
-            with anyio.move_on_after(delay):
-                await stopping.wait()
+            await _wait(delay, stopping)
             if stopping.is_set():
                 return
             delay = min(2 * delay, _MAX_RESTART_SECONDS)
@@ -56,6 +55,11 @@ class Supervisor:
     def note_work(self) -> None:
         """Note that the worker works, or one in another process does."""
         self.failure = None
+
+
+async def _wait(seconds: float, stopping: anyio.Event) -> None:
+    with anyio.move_on_after(seconds):
+        await stopping.wait()
 
 
 def _log_text(error: BaseException) -> str:

@@ -129,12 +129,10 @@ def _make_middleware(origins: tuple[str, ...], limits: Limits, *, is_local: bool
     return [cors, guard]  # the guard inside, so that a page may read its refusals too
 
 
-def _make_runners(agents: object, runner: RunnerBase | None, store: SessionStore | None) -> dict[str, RunnerBase]:
-    listed = [agents] if isinstance(agents, Agent) else list(agents) if isinstance(agents, Sequence) else []
-    if not listed or not all(isinstance(agent, Agent) for agent in listed):
-        raise ConfigError(f"create_app takes an Agent, or a list of them, not {agents!r:.200}")
-    if len({agent.name for agent in listed}) < len(listed):
-        raise ConfigError("create_app needs agents with different names: ?agent= chooses between them")
+def _make_runners(
+    agents: Agent | Sequence[Agent], runner: RunnerBase | None, store: SessionStore | None
+) -> dict[str, RunnerBase]:
+    listed = _list_agents(agents)
     if runner is not None:
         is_whole = getattr(runner, "agent", None) is listed[0] and len(listed) == 1
         if not is_whole or store not in (None, runner.store):
@@ -149,6 +147,15 @@ def _make_runners(agents: object, runner: RunnerBase | None, store: SessionStore
             "several agents need separate stores, since their sessions differ: give each its own Agent(state_store=...)"
         )
     return {agent.name: Runner(agent, own) for agent, own in zip(listed, stores, strict=True)}  # type: ignore[arg-type]
+
+
+def _list_agents(agents: object) -> list[Agent]:
+    listed = [agents] if isinstance(agents, Agent) else list(agents) if isinstance(agents, Sequence) else []
+    if not listed or not all(isinstance(agent, Agent) for agent in listed):
+        raise ConfigError(f"create_app takes an Agent, or a list of them, not {agents!r:.200}")
+    if len({agent.name for agent in listed}) < len(listed):
+        raise ConfigError("create_app needs agents with different names: ?agent= chooses between them")
+    return listed
 
 
 class _Workers:

@@ -37,7 +37,15 @@ async def _act_on_runs(options: argparse.Namespace) -> int:
     async with open_named_store(options) as store:
         runs: RunStore = store.runs  # type: ignore[attr-defined]  # all shipped stores have it
         if options.action == "list":
-            await _list_runs(runs, options.session, options.text)
+            cursor, is_last = None, False
+            while not is_last:
+                page = await runs.list(session_id=options.session, text=options.text, cursor=cursor)
+                for info in page.runs:
+                    cost = "" if info.cost is None else f"{info.cost:.4f}"
+                    tokens = info.usage.input_tokens + info.usage.output_tokens
+                    numbers = f"{timestamp_text(info.begun_at)}  {info.status:11}  {tokens:8}  {cost:>9}"
+                    print_out(f"{numbers}  {quote_id(info.session_id)}  {quote_id(info.reply_id)}  {info.title}")
+                cursor, is_last = page.cursor, page.cursor is None
             return 0
         try:
             run = await runs.load(options.session, options.reply)
@@ -54,20 +62,6 @@ async def _act_on_runs(options: argparse.Namespace) -> int:
             print(encodable_text(text, sys.stderr), file=sys.stderr)
             return 1
         return 0
-
-
-async def _list_runs(runs: RunStore, session_id: str | None, text: str) -> None:
-    cursor = None
-    while True:
-        page = await runs.list(session_id=session_id, text=text, cursor=cursor)
-        for info in page.runs:
-            cost = "" if info.cost is None else f"{info.cost:.4f}"
-            tokens = info.usage.input_tokens + info.usage.output_tokens
-            columns: list[str] = [f"{timestamp_text(info.begun_at)}", f"{info.status:11}", f"{tokens:8}", f"{cost:>9}"]
-            print_out("  ".join([*columns, quote_id(info.session_id), quote_id(info.reply_id), info.title]))
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 def _show_run(run: Run, depth: int) -> None:

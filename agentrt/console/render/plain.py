@@ -1,7 +1,6 @@
 """A reply as plain text, for pipes, files, notebooks and simple terminals: without control codes."""
 
 import sys
-from types import TracebackType
 from typing import Literal, Protocol, Self, TextIO
 
 from agentrt._runtime.output.screen import Screen, standard_output
@@ -37,9 +36,7 @@ class PlainView:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def stream(self, kind: Kind, piece: str) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
 from agentrt._runtime.text import escape_controls
@@ -44,9 +43,7 @@ class ProgressBar:
                 self._start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,7 +1,6 @@
 """A reply in a terminal, drawn with rich."""
 
 import sys
-from types import TracebackType
 from typing import Any, Self, TextIO
 
 from agentrt._runtime.text import escape_controls
@@ -46,9 +45,7 @@ class RichView(PlainView):
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.end()
         finally:

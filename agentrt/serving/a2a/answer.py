@@ -8,7 +8,6 @@ from agentrt.event import (
     ExternalExecutionResultEvent,
     RequireExternalExecutionEvent,
     RequireUserConfirmEvent,
-    UserConfirmResultEvent,
 )
 from agentrt.message import ToolResultBlock, ToolResultState
 from agentrt.serving.a2a.failure import rpc_error
@@ -33,23 +32,19 @@ def read_message_answer(
     if data:
         return _exact_answer(question, data[0])
     if isinstance(question, RequireUserConfirmEvent):
-        return _decision(question, message.text)
+        # A yes with more words may be one with a condition. A no stays a no, and the words after it say why.
+        if message.text.strip(" .!").lower() in _YES:
+            return question.approve()
+        first = _FIRST_WORD.match(message.text)
+        if first is None or first[1].lower() not in _NO:
+            return None
+        return question.deny(message.text[first.end() :].strip() or None)
     # Words cannot say which of several calls they are the result of.
     if len(question.tool_calls) > 1:
         raise rpc_error(
             "INVALID_PARAMS", "several results are asked for: send them as data, {'results': {ID: TEXT, ...}}"
         )
     return _results_event(question, {question.tool_calls[0].id: message.text})
-
-
-def _decision(question: RequireUserConfirmEvent, text: str) -> UserConfirmResultEvent | None:
-    # A yes with more words may be one with a condition. A no stays a no, and the words after it say why.
-    if text.strip(" .!").lower() in _YES:
-        return question.approve()
-    first = _FIRST_WORD.match(text)
-    if first is None or first[1].lower() not in _NO:
-        return None
-    return question.deny(text[first.end() :].strip() or None)
 
 
 def _exact_answer(question: RequireUserConfirmEvent | RequireExternalExecutionEvent, data: Any) -> AnswerEvent:

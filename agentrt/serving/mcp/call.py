@@ -254,7 +254,14 @@ class AgentCall:
         The state that the client sends back names a session, which is looked up for its owner like any other. So the
         state needs no signature, and any process that has the store can read it.
         """
-        session_id, reply_id, digest = _read_state(params.request_state)
+        state: object = None
+        with suppress(ValueError):  # it comes from the client, so anything may be in it
+            state = loads(params.request_state or "")
+        match state:
+            case [str(session_id), str(reply_id), str(digest)]:
+                pass
+            case _:
+                raise ApiError(400, "invalid_arguments", "the request state is not one of this server")
         await self._sessions.get(session_id)
         self.session_id = session_id
         handle = self.handle = self._sessions.handle(session_id, reply_id)
@@ -269,17 +276,6 @@ class AgentCall:
             return handle, 0
         await self._submit(answer)
         return handle, question.seq if question.reply_id == reply_id else 0
-
-
-def _read_state(text: str | None) -> tuple[str, str, str]:
-    try:
-        # It comes from the client, so anything may be in it.
-        session_id, reply_id, digest = loads(text or "")
-        if isinstance(session_id, str) and isinstance(reply_id, str) and isinstance(digest, str):
-            return session_id, reply_id, digest
-    except (ValueError, TypeError):
-        pass
-    raise ApiError(400, "invalid_arguments", "the request state is not one of this server")
 
 
 def _read_response(question: ReplyQuestion, response: ElicitResult) -> QuestionAnswer | None:

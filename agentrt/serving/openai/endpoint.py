@@ -83,7 +83,14 @@ class OpenAIApi:
         # Before anything is stored: a refused request must not leave a reply that runs.
         sessions.take_place("streams")
         handle = await self._begin(sessions, chat, key)
-        turn = _Turn(sessions, chat, handle, self._session_url(request, chat.model, handle.session_id))
+        session, agent = quote(handle.session_id, safe=""), quote(chat.model, safe="")
+        # On the page the user can answer; without it a program can.
+        place = f"studio#agent={agent}&session={session}"
+        if not self._has_studio:
+            place = f"api/sessions/{session}?agent={agent}"
+        # Without `base_url`, which is that of the outermost application, and not of one that is mounted in it.
+        root = request.url.replace(path=quote(request.scope.get("root_path", "")), query="")
+        turn = _Turn(sessions, chat, handle, f"{root}/{place}")
         if not chat.stream:
             return AwaitedResponse(turn.respond, on_leave=turn.abandon)
         return EventStream(
@@ -93,15 +100,6 @@ class OpenAIApi:
             on_leave=turn.abandon,
             headers={},
         )
-
-    def _session_url(self, request: Request, agent_name: str, session_id: str) -> str:
-        session, agent = quote(session_id, safe=""), quote(agent_name, safe="")
-        # On the page the user can answer; without it a program can.
-        # Without `base_url`, which is that of the outermost application, and not of one that is mounted in it.
-        root = request.url.replace(path=quote(request.scope.get("root_path", "")), query="")
-        if self._has_studio:
-            return f"{root}/studio#agent={agent}&session={session}"
-        return f"{root}/api/sessions/{session}?agent={agent}"
 
     async def _begin(self, sessions: OwnerSessions, chat: ChatRequest, key: str | None) -> ReplyHandle:
         # Read before a session is made, so that a bad message leaves none.

@@ -82,8 +82,10 @@ class JudgedStream:
                 try:
                     piece = await anext(stream, None)
                 except Exception as error:
-                    for left in self._left_over(error):
-                        yield left
+                    if self._held:  # no verdict covers all of it
+                        self._session.refuse(self._context(None), _UNCOVERED, type(error).__name__)
+                        for held in [] if self._session.is_enforced else self._held:
+                            yield held
                     raise
                 if piece is None:
                     break
@@ -98,13 +100,6 @@ class JudgedStream:
             if last is not None:
                 async for _ in stream:  # layers further in may have work at its end
                     pass
-
-    def _left_over(self, error: Exception) -> list[ChatResponse]:
-        """Record that a stream has broken off before a verdict covered all of it; returns what leaves all the same."""
-        if not self._held:
-            return []
-        self._session.refuse(self._context(None), _UNCOVERED, type(error).__name__)
-        return [] if self._session.is_enforced else self._held
 
     def _add(self, piece: ChatResponse) -> None:
         self._answer.add(piece)

@@ -212,7 +212,13 @@ class AgentHooksMiddleware(MiddlewareBase):
                 messages = messages_from_wire(after, before, messages)
             result = await next_handler(messages=messages)
         if isinstance(result, ChatResponse):
-            return await self._mediate_answer(session, model, result)
+            context = answer_context(session, model, result)
+            answered = dict(context["target"])
+            judged = await session.emit(context)
+            if judged == answered:
+                return result
+            with projecting(session, context):
+                return answer_from_wire(result, judged, answered)
         return JudgedStream(session, model, is_buffered=not self._judges_pieces).pieces(result)
 
     async def on_check_permission(
@@ -313,15 +319,6 @@ class AgentHooksMiddleware(MiddlewareBase):
             response = response_from_wire(ChatResponse(blocks), after.get("content"), calls_of(blocks))
             return replace(message, content=response.content)
 
-    async def _mediate_answer(self, session: Any, model: str, response: ChatResponse) -> ChatResponse:
-        context = answer_context(session, model, response)
-        before = dict(context["target"])
-        after = await session.emit(context)
-        if after == before:
-            return response
-        with projecting(session, context):
-            return answer_from_wire(response, after, before)
-
     async def _judge_call(self, agent: Agent, call: ToolCallBlock) -> _JudgedCall:
         """Ask about a call, once in each reply; a reply that resumes asks again, and a no counts then."""
         session, arguments = self._session(agent), arguments_of(call)
@@ -376,6 +373,11 @@ class AgentHooksMiddleware(MiddlewareBase):
         return result if after == before else replace(result, content=value_from_wire(after), metadata={})
 
 
+def _is_parked(agent: Agent) -> bool:
+    context = agent.state.reply_context
+    return context is not None and context.parked
+
+
 def _check_interceptors(interceptors: Sequence[Any]) -> list[Any]:
     if isinstance(interceptors, (str, Mapping)) or callable(getattr(interceptors, "intercept", None)):
         raise MiddlewareConfigError(
@@ -389,8 +391,3 @@ def _check_interceptors(interceptors: Sequence[Any]) -> list[Any]:
                 f"object with a method intercept(context)"
             )
     return list(interceptors)
-
-
-def _is_parked(agent: Agent) -> bool:
-    context = agent.state.reply_context
-    return context is not None and context.parked

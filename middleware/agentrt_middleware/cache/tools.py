@@ -4,6 +4,7 @@ import inspect
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from operator import attrgetter
@@ -71,9 +72,12 @@ class ToolKeys:
         while isinstance(function, partial):
             described += [function.args, function.keywords]
             function = function.func
-        is_known = _stands_at_its_place(function)
-        place = f"{function.__module__}.{function.__qualname__}" if is_known else self.mark(function)
-        return [*described, place]
+        place = ""
+        with suppress(AttributeError, KeyError):
+            # Its name will do if the module has it under that name.
+            if attrgetter(function.__qualname__)(sys.modules[function.__module__]) == function:
+                place = f"{function.__module__}.{function.__qualname__}"
+        return [*described, place or self.mark(function)]
 
     def mark(self, value: Any) -> str:
         """Return a mark of the object that is unique among objects and processes."""

@@ -149,16 +149,12 @@ class ToolSelectorMiddleware(MiddlewareBase):
         fixed = (called & names) | always
         texts = (message.get_text_content() for message in reversed(messages) if message.role == "user")
         question = next((text for text in texts if text), "")
-        ranking = await self._rank(agent, question, own)
+        ranking = None if self.by == "bm25" else await self._choose(agent, question, own)
+        if ranking is None:
+            ranking = rank(question, {_tool_name(schema): _searchable_text(schema) for schema in own})
         # What is fixed counts as well, but a place for what fits the question is always left.
         room = max(1, self.max_tools - len(fixed))
         return [*fixed, *[name for name in dict.fromkeys(ranking) if name not in fixed][:room]]
-
-    async def _rank(self, agent: Agent, question: str, tools: list[JSONSchema]) -> list[str]:
-        ranking = None if self.by == "bm25" else await self._choose(agent, question, tools)
-        if ranking is not None:
-            return ranking
-        return rank(question, {_tool_name(schema): _searchable_text(schema) for schema in tools})
 
     async def _choose(self, agent: Agent, question: str, tools: list[JSONSchema]) -> list[str] | None:
         """Return the tools that the model or the function names, `None` if it fails."""

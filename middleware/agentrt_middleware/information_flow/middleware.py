@@ -216,7 +216,10 @@ class _Holding:
     def _show(self, text: str) -> str:
         """Return trusted text with its untrusted parts held back."""
         paths = None if self._flow.trusted_output is True else self._flow.trusted_output
-        value = _parsed_json(text)
+        try:
+            value = from_json(text)
+        except ValueError:
+            value = None
         # A plain number or string is JSON too, but has no fields.
         if not isinstance(value, (dict, list)):
             if paths is not None:
@@ -228,13 +231,6 @@ class _Holding:
         # If a key occurs twice, only one of its values was checked.
         is_checked = paths is None and not self._echoes.values
         return text if is_checked and visible == value else to_json(visible).decode()
-
-
-def _parsed_json(text: str) -> Any:
-    try:
-        return from_json(text)
-    except ValueError:
-        return None
 
 
 def _labelled_values(agent: Agent, written: Any) -> Any:

@@ -123,13 +123,7 @@ class RateLimitMiddleware(MiddlewareBase):
         if self._limits.tokens_per_minute is not None:
             model = input_kwargs["current_model"]
             request = agent.run.estimate_tokens(input_kwargs["messages"], input_kwargs["tools"], model=model)
-            name = (model.account, model.model)
-            lengths = self._lengths.get(name)
-            if lengths is None:
-                if len(self._lengths) >= _MAX_KEPT:
-                    self._lengths.clear()  # only estimates are lost
-                lengths = self._lengths[name] = AnswerLengths()
-            tokens = CallTokens(model, request, lengths, reserve=self.reserve)
+            tokens = self._tokens_of(model, request)
             expected = tokens.expected
         lease = await limiter.acquire(expected, max_wait=self._max_wait, listener=_Announcer(agent))
         call = _LeasedCall(limiter, lease, tokens)
@@ -145,6 +139,15 @@ class RateLimitMiddleware(MiddlewareBase):
             await call.end(error)
             raise
         return _LeasedStream(result, call)  # type: ignore[return-value]  # as good as an async generator
+
+    def _tokens_of(self, model: ChatModelBase, request: int) -> CallTokens:
+        name = (model.account, model.model)
+        lengths = self._lengths.get(name)
+        if lengths is None:
+            if len(self._lengths) >= _MAX_KEPT:
+                self._lengths.clear()  # only estimates are lost
+            lengths = self._lengths[name] = AnswerLengths()
+        return CallTokens(model, request, lengths, reserve=self.reserve)
 
     def _limiter_for(self, model: ChatModelBase) -> Limiter:
         if self._key is not None:

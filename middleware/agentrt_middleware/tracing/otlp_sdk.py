@@ -51,31 +51,24 @@ class _CountingProcessor(BatchSpanProcessor):  # type: ignore[misc, unused-ignor
 
 def make_exporter(settings: OtlpSettings) -> CountingExporter:
     """Return an exporter over HTTP or gRPC; the packages of the other one are not imported."""
-    return CountingExporter(_grpc_exporter(settings) if settings.protocol == "grpc" else _http_exporter(settings))
+    headers, timeout = settings.headers, settings.timeout
+    if settings.protocol == "grpc":
+        import grpc
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 
-
-def _http_exporter(settings: OtlpSettings) -> SpanExporter:
+        compression = grpc.Compression.Gzip if settings.compression == "gzip" else grpc.Compression.NoCompression
+        # `None`: the exporter asks OTEL_EXPORTER_OTLP_INSECURE.
+        insecure = True if settings.scheme == "http" else None
+        return CountingExporter(
+            GrpcExporter(settings.endpoint, insecure, headers=headers, timeout=timeout, compression=compression)
+        )
     from opentelemetry.exporter.otlp.proto.http import Compression
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return OTLPSpanExporter(
-        settings.endpoint,
-        headers=settings.headers,
-        timeout=settings.timeout,
-        compression=Compression(settings.compression),
-    )
-
-
-def _grpc_exporter(settings: OtlpSettings) -> SpanExporter:
-    import grpc
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-
-    return OTLPSpanExporter(
-        settings.endpoint,
-        insecure=True if settings.scheme == "http" else None,  # `None`: the exporter asks OTEL_EXPORTER_OTLP_INSECURE
-        headers=settings.headers,
-        timeout=settings.timeout,
-        compression=grpc.Compression.Gzip if settings.compression == "gzip" else grpc.Compression.NoCompression,
+    return CountingExporter(
+        OTLPSpanExporter(
+            settings.endpoint, headers=headers, timeout=timeout, compression=Compression(settings.compression)
+        )
     )
 
 
