@@ -1,149 +1,24 @@
 """Every shipped middleware keeps the contract of the hooks in all situations of the kit."""
 
 import copy
-import logging
-from collections.abc import Callable
 from itertools import repeat
-from typing import Any
 
 import pytest
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import agentrt.middleware
-from agentrt import Agent, Msg
+from agentrt import Agent
 from agentrt.errors import RateLimited
-from agentrt.memory import LongTermMemoryBase
 from agentrt.middleware import (
-    AgentHooksMiddleware,
     Budget,
     BudgetMiddleware,
-    CacheMiddleware,
-    CircuitBreakerMiddleware,
-    CompressionMiddleware,
-    DynamicContextMiddleware,
-    GuardrailMiddleware,
     HookMiddleware,
-    HumanApprovalMiddleware,
-    InformationFlowMiddleware,
-    KeepLastMiddleware,
-    LoggingMiddleware,
-    LongTermMemoryMiddleware,
     MiddlewareBase,
-    ModelFallbackMiddleware,
-    ModelRouterMiddleware,
-    PlanNotebook,
-    RAGMiddleware,
     RateLimitMiddleware,
-    RedactionMiddleware,
-    RefusalMiddleware,
-    RetryMiddleware,
-    TimeoutMiddleware,
-    TimingMiddleware,
-    TodoMiddleware,
-    ToolEmulatorMiddleware,
-    ToolErrorMiddleware,
-    ToolResultLimitMiddleware,
-    ToolRetryMiddleware,
-    ToolSelectorMiddleware,
-    TracingMiddleware,
-    TrimToolResultsMiddleware,
     UsageMiddleware,
 )
-from agentrt.rag import KnowledgeBase, SQLiteTextStore
 from agentrt.testing import ScriptedChatModel, check_middleware
-from agentrt.tool import ToolFlow, ToolResponse
+from tests.middleware.shipped import SHIPPED, budget
 
-
-class Notes(LongTermMemoryBase):
-    async def record(self, msgs: list[Msg], **options: object) -> None: ...
-
-    async def record_to_memory(self, thinking: str, content: list[str], **options: object) -> ToolResponse:
-        return ToolResponse("Noted.")
-
-    async def retrieve_from_memory(self, keywords: list[str], limit: int = 5, **options: object) -> ToolResponse:
-        return ToolResponse("It rained.")
-
-    async def retrieve(self, msg: object, limit: int = 5, **options: object) -> str:
-        return "It rained."
-
-
-def tracing() -> MiddlewareBase:
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
-    return TracingMiddleware(tracer_provider=provider, meter_provider=MeterProvider([InMemoryMetricReader()]))
-
-
-def fallback() -> MiddlewareBase:
-    return ModelFallbackMiddleware(ScriptedChatModel(repeat("spare"), model="second"), sticky=True)
-
-
-def guardrail() -> MiddlewareBase:
-    async def passes(value: object, agent: object) -> None: ...
-
-    return GuardrailMiddleware(input=passes, tool_call=passes, tool_result=passes, output=passes)
-
-
-def rag() -> MiddlewareBase:
-    return RAGMiddleware(KnowledgeBase("handbook", "How we work.", SQLiteTextStore(":memory:")), "both", rewrite=True)
-
-
-def rate_limit() -> MiddlewareBase:
-    return RateLimitMiddleware(requests_per_minute=1e9, tokens_per_minute=1e12, max_concurrency=8)
-
-
-def budget(**options: Any) -> MiddlewareBase:
-    """Budgets of every kind, large enough not to be used up."""
-    limits: dict[str, Any] = {"tokens": 1e9, "cost": 1e9, "model_calls": 10**9, "tool_calls": 10**9, "seconds": 1e6}
-    every = Budget(**limits)
-    owner = Budget(per="day", **limits)
-    return BudgetMiddleware(
-        reply=every, conversation=every, owner=owner, owner_id="ann", prices=lambda model, usage: 0.1, **options
-    )
-
-
-class AllowAll:
-    def intercept(self, context: dict[str, Any]) -> dict[str, Any]:
-        return {"decision": "allow"}
-
-
-SHIPPED: dict[type[MiddlewareBase], Callable[[], MiddlewareBase]] = {
-    AgentHooksMiddleware: lambda: AgentHooksMiddleware([AllowAll()]),
-    BudgetMiddleware: budget,
-    CacheMiddleware: lambda: CacheMiddleware(tools={"look": 60}, max_entries=4),
-    CircuitBreakerMiddleware: lambda: CircuitBreakerMiddleware(3),
-    DynamicContextMiddleware: lambda: DynamicContextMiddleware("It rains."),
-    GuardrailMiddleware: guardrail,
-    HookMiddleware: HookMiddleware,
-    CompressionMiddleware: lambda: CompressionMiddleware("window"),
-    KeepLastMiddleware: lambda: KeepLastMiddleware(2),
-    ToolResultLimitMiddleware: lambda: ToolResultLimitMiddleware(4, head=2, tail=1),
-    ToolSelectorMiddleware: lambda: ToolSelectorMiddleware(1),
-    TrimToolResultsMiddleware: lambda: TrimToolResultsMiddleware(20, keep_last=0),
-    HumanApprovalMiddleware: lambda: HumanApprovalMiddleware({"*": lambda arguments: False}),
-    InformationFlowMiddleware: lambda: InformationFlowMiddleware({"*": ToolFlow(trusted_output=True)}),
-    ModelRouterMiddleware: lambda: ModelRouterMiddleware(lambda agent, messages: None, {"other": "rules"}),
-    RefusalMiddleware: lambda: RefusalMiddleware(ScriptedChatModel(repeat("spare"), model="second")),
-    ToolEmulatorMiddleware: lambda: ToolEmulatorMiddleware("rules", tools=["no_such_tool"]),
-    ToolErrorMiddleware: lambda: ToolErrorMiddleware("*", "It failed."),
-    LoggingMiddleware: lambda: LoggingMiddleware(logging.getLogger("agentrt.tests"), content=True),
-    ModelFallbackMiddleware: fallback,
-    LongTermMemoryMiddleware: lambda: LongTermMemoryMiddleware(Notes(), owner="ann"),
-    PlanNotebook: PlanNotebook,
-    TodoMiddleware: TodoMiddleware,
-    RAGMiddleware: rag,
-    RateLimitMiddleware: rate_limit,
-    RedactionMiddleware: RedactionMiddleware,
-    RetryMiddleware: lambda: RetryMiddleware(initial_delay=0),
-    TimeoutMiddleware: lambda: TimeoutMiddleware(first_chunk=30, between_chunks=30, total=60),
-    TimingMiddleware: TimingMiddleware,
-    ToolRetryMiddleware: lambda: ToolRetryMiddleware(["*"], initial_delay=0),
-    TracingMiddleware: tracing,
-    UsageMiddleware: lambda: UsageMiddleware({"stage": (1, 2)}),
-}
 EACH = pytest.mark.parametrize("make", SHIPPED.values(), ids=[cls.__name__ for cls in SHIPPED])
 
 

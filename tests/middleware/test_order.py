@@ -13,89 +13,35 @@ from agentrt import Agent
 from agentrt._runtime.chain.order import must_wrap, reason_to_wrap
 from agentrt.errors import MiddlewareConfigError
 from agentrt.hooks import HOOKS, arrange
-from agentrt.memory import LongTermMemory
-from agentrt.middleware import (
-    AgentHooksMiddleware,
-    Budget,
-    BudgetMiddleware,
-    CacheMiddleware,
-    CircuitBreakerMiddleware,
-    CompressionMiddleware,
-    DynamicContextMiddleware,
-    GuardrailMiddleware,
-    HumanApprovalMiddleware,
-    InformationFlowMiddleware,
-    KeepLastMiddleware,
-    LoggingMiddleware,
-    LongTermMemoryMiddleware,
-    MiddlewareBase,
-    ModelFallbackMiddleware,
-    ModelRouterMiddleware,
-    PlanNotebook,
-    RAGMiddleware,
-    RateLimitMiddleware,
-    RedactionMiddleware,
-    RefusalMiddleware,
-    RetryMiddleware,
-    TimeoutMiddleware,
-    TodoMiddleware,
-    ToolEmulatorMiddleware,
-    ToolErrorMiddleware,
-    ToolResultLimitMiddleware,
-    ToolRetryMiddleware,
-    ToolSelectorMiddleware,
-    TracingMiddleware,
-    TrimToolResultsMiddleware,
-)
+from agentrt.middleware import AgentHooksMiddleware, MiddlewareBase
 from agentrt.model import ScriptedChatModel
-from agentrt.rag import KnowledgeBase, SQLiteTextStore
+from tests.middleware.shipped import SHIPPED
+
+BY_NAME = {cls.__name__.removesuffix("Middleware"): make() for cls, make in SHIPPED.items()}
 
 
-async def passes(value: object, agent: object) -> None: ...
+def rows(*names: str) -> list[list[MiddlewareBase]]:
+    return [[BY_NAME[name] for name in row.split()] for row in names]
 
-
-def second() -> ScriptedChatModel:
-    return ScriptedChatModel([], model="second")
-
-
-KNOWLEDGE = KnowledgeBase("handbook", "How we work.", SQLiteTextStore(":memory:"))
 
 # From outermost to innermost. Those of one row may stand in any order.
-ROWS: list[list[MiddlewareBase]] = [
-    [TracingMiddleware(), LoggingMiddleware()],
-    [
-        PlanNotebook(),
-        TodoMiddleware(),
-        RAGMiddleware(KNOWLEDGE),
-        LongTermMemoryMiddleware(LongTermMemory(SQLiteTextStore(":memory:")), owner="ann"),
-    ],
-    [
-        DynamicContextMiddleware("It rains."),
-        KeepLastMiddleware(),
-        TrimToolResultsMiddleware(),
-        ToolSelectorMiddleware(),
-        CompressionMiddleware(),
-        ModelRouterMiddleware(lambda agent, messages: None, {"second": second()}),
-        ToolResultLimitMiddleware(),
-    ],
-    [GuardrailMiddleware(input=passes, output=passes, tool_call=passes, tool_result=passes)],
-    [BudgetMiddleware(reply=Budget(tokens=5))],
-    [HumanApprovalMiddleware(["pay"]), RedactionMiddleware()],
-    [InformationFlowMiddleware()],
-    [CacheMiddleware()],
-    [ModelFallbackMiddleware(second()), RefusalMiddleware(second())],
-    [RetryMiddleware()],
-    [CircuitBreakerMiddleware()],
-    [RateLimitMiddleware(60)],
-    [TimeoutMiddleware(total=60)],
-]
+ROWS = rows(
+    "Tracing Logging",
+    "PlanNotebook Todo RAG LongTermMemory",
+    "DynamicContext KeepLast TrimToolResults ToolSelector Compression ModelRouter ToolResultLimit",
+    "Guardrail",
+    "Budget",
+    "HumanApproval Redaction",
+    "InformationFlow",
+    "Cache",
+    "ModelFallback Refusal",
+    "Retry",
+    "CircuitBreaker",
+    "RateLimit",
+    "Timeout",
+)
 # Those that wrap only the running of tools have a shorter order of their own.
-TOOL_ROWS: list[list[MiddlewareBase]] = [
-    *ROWS[:7],
-    [ToolErrorMiddleware("pay", "It failed.")],
-    [ToolRetryMiddleware()],
-    [ToolEmulatorMiddleware(second())],
-]
+TOOL_ROWS = [*ROWS[:7], *rows("ToolError", "ToolRetry", "ToolEmulator")]
 OUTERMOST = {"AgentHooksMiddleware"}  # outside of all others, by its position
 ANYWHERE = {"HookMiddleware", "TimingMiddleware", "UsageMiddleware"}
 

@@ -123,8 +123,11 @@ class Waiter:
             self._watched_head = (head, head.tries, self.now)
         return self.now - self._watched_head[2] >= _HEAD_GRACE
 
-    async def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> Awaitable[object]:
         """Wait until it is woken, but no longer than `seconds`."""
+        return self._alarmed() if seconds == inf else self._alarmed_within(seconds)
+
+    async def _alarmed_within(self, seconds: float) -> None:
         with anyio.move_on_after(seconds):
             await self._alarmed()
 
