@@ -1017,35 +1017,19 @@ def test_explain_shows_hook_layers_innermost():
     assert "HookMiddleware" not in agent.explain()
 
 
-async def test_hooks_run_inside_of_an_innermost_middleware():
+@pytest.mark.parametrize("place", ["innermost", "outermost"])
+async def test_hooks_run_inside_of_a_middleware_of_any_position(place):
     order: list[str] = []
 
-    class Inside(MiddlewareBase):
-        position = "innermost"
+    class Layer(MiddlewareBase):
+        position = place
 
         async def on_reply(self, agent, input_kwargs, next_handler):
             order.append("layer")
             async for item in next_handler():
                 yield item
 
-    agent = agent_of(["done"], middlewares=[Inside()])
-    agent.register_instance_hook("pre_reply", "note", note_with(order, "hook"))
-    await agent.reply("go")
-    assert order == ["layer", "hook"]
-
-
-async def test_hooks_run_inside_of_an_outermost_middleware():
-    order: list[str] = []
-
-    class Outside(MiddlewareBase):
-        position = "outermost"
-
-        async def on_reply(self, agent, input_kwargs, next_handler):
-            order.append("layer")
-            async for item in next_handler():
-                yield item
-
-    agent = agent_of(["done"], middlewares=[Outside()])
+    agent = agent_of(["done"], middlewares=[Layer()])
     agent.register_instance_hook("pre_reply", "note", note_with(order, "hook"))
     await agent.reply("go")
     assert order == ["layer", "hook"]

@@ -240,13 +240,16 @@ async def test_layer_that_raises_after_getting_a_stream_closes_it() -> None:
     assert agent == ["core closes", "2 closes"]
 
 
-async def test_layer_cancelled_after_getting_a_stream_leaves_none_open() -> None:
-    class Wait(MiddlewareBase):
-        async def on_model_call(self, agent, input_kwargs, next_handler):
-            await next_handler()
-            agent.scope.cancel()
-            await anyio.sleep_forever()
+class Wait(MiddlewareBase):
+    """Is cancelled while it has a stream."""
 
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        await next_handler()
+        agent.scope.cancel()
+        await anyio.sleep_forever()
+
+
+async def test_layer_cancelled_after_getting_a_stream_leaves_none_open() -> None:
     agent = Log()
     with anyio.CancelScope() as agent.scope:
         await enter(compile_with(Wait(), Wrap("2"), on_model_call=source), "on_model_call", agent)
@@ -290,12 +293,6 @@ async def test_failing_clean_up_does_not_hide_an_earlier_error(
 
 
 async def test_failing_clean_up_does_not_hide_a_cancellation(caplog: pytest.LogCaptureFixture) -> None:
-    class Wait(MiddlewareBase):
-        async def on_model_call(self, agent, input_kwargs, next_handler):
-            await next_handler()
-            agent.scope.cancel()
-            await anyio.sleep_forever()
-
     agent = Log()
     with anyio.CancelScope() as agent.scope:
         await enter(compile_with(Wait(), WrapBadly(), on_model_call=source), "on_model_call", agent)

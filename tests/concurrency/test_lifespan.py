@@ -114,24 +114,17 @@ async def test_users_who_come_at_once_enter_it_once() -> None:
     assert log[:2] == ["+a", "-a"]
 
 
-async def test_a_failure_while_entering_leaves_what_is_open() -> None:
+@pytest.mark.parametrize(
+    ("name", "stage", "order"), [("c", "entering", "+a +b -c -b -a"), ("b", "leaving", "+a +b +c -c -b -a")]
+)
+async def test_a_failure_is_raised_after_all_that_is_open_is_left(name: str, stage: str, order: str) -> None:
     log: list[str] = []
-    with pytest.raises(ValueError, match="c") as caught:
+    with pytest.raises(ValueError, match=name) as caught:
         async with AsyncExitStack() as stack:
-            for part in (Part(log, "a"), Part(log, "b"), Part(log, "c", "entering")):
+            for part in (Part(log, each, *([stage] if each == name else ())) for each in "abc"):
                 await enter_lifespan(stack, part, f"layer {part.name}")
-    assert log == ["+a", "+b", "-c", "-b", "-a"]
-    assert caught.value.__notes__ == ["agentrt: raised by the lifespan of layer c"]
-
-
-async def test_an_error_while_leaving_is_raised_after_all_are_left() -> None:
-    log: list[str] = []
-    with pytest.raises(ValueError, match="b") as caught:
-        async with AsyncExitStack() as stack:
-            for part in (Part(log, "a"), Part(log, "b", "leaving"), Part(log, "c")):
-                await enter_lifespan(stack, part, part.name)
-    assert log == ["+a", "+b", "+c", "-c", "-b", "-a"]
-    assert caught.value.__notes__ == ["agentrt: raised by the lifespan of b"]
+    assert log == order.split()
+    assert caught.value.__notes__ == [f"agentrt: raised by the lifespan of layer {name}"]
 
 
 async def test_a_user_who_is_cancelled_while_entering_leaves_nothing() -> None:

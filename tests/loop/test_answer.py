@@ -273,14 +273,15 @@ async def test_events_and_message_that_were_changed_alike_are_kept():
     assert not any(isinstance(item, BlocksWithdrawnEvent) for item in items)
 
 
-async def test_where_only_events_were_changed_the_message_follows():
+@pytest.mark.parametrize("layer", [OnReply, OnReasoning])
+async def test_where_only_events_were_changed_the_message_follows(layer):
     async def play(agent, next_handler):
         async for item in next_handler():
             if isinstance(item, TextBlockDeltaEvent):
                 item.delta = item.delta.upper()
             yield item
 
-    items = await check(lambda: agent_of(["one two"], middlewares=[OnReply(play)]))
+    items = await check(lambda: agent_of(["one two"], middlewares=[layer(play)]))
     assert items[-1].get_text_content() == "ONE TWO"
     assert not any(isinstance(item, BlocksWithdrawnEvent) for item in items)
 
@@ -752,18 +753,6 @@ async def test_another_message_takes_the_place_of_what_the_round_said(stream):
     items = await check(make)
     assert items[-1].get_text_content() == "***"
     assert sum(isinstance(item, BlocksWithdrawnEvent) for item in items) == 1
-
-
-async def test_events_of_a_round_that_a_layer_changed_are_kept():
-    async def play(agent, next_handler):
-        async for item in next_handler():
-            if isinstance(item, TextBlockDeltaEvent):
-                item.delta = item.delta.upper()
-            yield item
-
-    items = await check(lambda: agent_of(["one two"], middlewares=[OnReasoning(play)]))
-    assert items[-1].get_text_content() == "ONE TWO"
-    assert not any(isinstance(item, BlocksWithdrawnEvent) for item in items)
 
 
 async def test_a_layer_may_pass_on_the_message_of_a_round_alone():

@@ -132,21 +132,17 @@ async def test_journal_is_written_anew_at_four_times_its_size(tmp_path, monkeypa
     assert await load(tmp_path) == state
 
 
-async def test_messages_replaced_for_ever_do_not_let_the_file_grow(tmp_path):
-    state_store, state = FileStateStore(tmp_path), AgentState(session_id="s", context=new_messages(10))
+@pytest.mark.parametrize(
+    ("short", "place", "length", "limit"),
+    [(10, 5, 5000, 100_000), (50, 50, 20_000, 200_000)],
+    ids=["among the last", "long after short"],
+)
+async def test_messages_replaced_for_ever_do_not_let_the_file_grow(tmp_path, short, place, length, limit):
+    state_store, state = FileStateStore(tmp_path), AgentState(session_id="s", context=new_messages(short))
     for number in range(100):
-        state.context[5:] = [UserMsg("user", f"{number} {'x' * 5000}")]
+        state.context[place:] = [UserMsg("user", f"{number} {'x' * length}")]
         await state_store.save(state)
-    assert path_of(tmp_path).stat().st_size < 100_000
-    assert await load(tmp_path) == state
-
-
-async def test_long_messages_among_short_ones_do_not_let_it_grow(tmp_path):
-    state_store, state = FileStateStore(tmp_path), AgentState(session_id="s", context=new_messages(50))
-    for number in range(100):
-        state.context[50:] = [UserMsg("user", f"{number} {'x' * 20_000}")]
-        await state_store.save(state)
-    assert path_of(tmp_path).stat().st_size < 200_000
+    assert path_of(tmp_path).stat().st_size < limit
     assert await load(tmp_path) == state
 
 

@@ -218,14 +218,23 @@ class Login(BaseModel):
     password: SecretStr
 
 
-async def test_a_secret_of_an_abandoned_question_answers_no_other():
+async def abandon_secret(*typed):
+    """Ask for a name and a secret, and cancel at the secret, once these lines were typed."""
     keyboard = Keyboard("said")
     terminal = keyboard.input()
     async with anyio.create_task_group() as group:
         group.start_soon(asked, terminal, Login)
         await keyboard.is_read()
         await keyboard.is_read()
+        keyboard.type(*typed)
+        while typed and terminal._reader._is_reading:
+            time.sleep(0)  # the event loop stands still: the line has come, but not to who asked
         group.cancel_scope.cancel()
+    return keyboard, terminal
+
+
+async def test_a_secret_of_an_abandoned_question_answers_no_other():
+    keyboard, terminal = await abandon_secret()
     keyboard.type("hunter2", "for all to see")
     while terminal._reader._is_reading:
         await checkpoint()
@@ -233,28 +242,13 @@ async def test_a_secret_of_an_abandoned_question_answers_no_other():
 
 
 async def test_a_secret_typed_during_a_cancellation_answers_no_other():
-    keyboard = Keyboard("said")
-    terminal = keyboard.input()
-    async with anyio.create_task_group() as group:
-        group.start_soon(asked, terminal, Login)
-        await keyboard.is_read()
-        await keyboard.is_read()
-        keyboard.type("hunter2")
-        while terminal._reader._is_reading:
-            time.sleep(0)  # the event loop stands still: the line has come, but not to who asked
-        group.cancel_scope.cancel()
+    keyboard, terminal = await abandon_secret("hunter2")
     keyboard.type("for all to see")
     assert await text_of(terminal) == "for all to see"
 
 
 async def test_an_end_of_input_after_an_abandoned_secret_is_kept():
-    keyboard = Keyboard("said")
-    terminal = keyboard.input()
-    async with anyio.create_task_group() as group:
-        group.start_soon(asked, terminal, Login)
-        await keyboard.is_read()
-        await keyboard.is_read()
-        group.cancel_scope.cancel()
+    keyboard, terminal = await abandon_secret()
     keyboard.close()
     while terminal._reader._is_reading:
         await checkpoint()

@@ -591,26 +591,6 @@ async def test_a_function_that_returns_a_generator_streams(function: Any, second
     assert (chunks, response.state, text_of(response)) == (["a", "b"], "success", "ab")
 
 
-async def test_a_returned_generator_is_closed_when_the_consumer_leaves() -> None:
-    log: list[Any] = []
-
-    async def stream() -> AsyncIterator[str]:
-        try:
-            yield "a"
-            yield "b"
-        finally:
-            await lowlevel.checkpoint()
-            log.append(anyio.get_current_task().id)
-
-    async def give() -> AsyncIterator[str]:
-        return stream()
-
-    items = run_call(prepared(give))
-    assert text_of(await anext(items)) == "a"
-    await items.aclose()
-    assert log == [anyio.get_current_task().id]
-
-
 async def test_returned_generator_has_the_rest_of_the_time() -> None:
     async def stream() -> AsyncIterator[str]:
         yield "a"
@@ -648,7 +628,8 @@ async def test_a_generator_that_fails_midway_keeps_what_it_made() -> None:
     assert (response.state, text_of(response)) == ("error", "a|stream failed: ValueError: b")
 
 
-async def test_leaving_consumer_closes_the_tool_in_the_same_task() -> None:
+@pytest.mark.parametrize("is_returned", [False, True])
+async def test_leaving_consumer_closes_the_tool_in_the_same_task(is_returned: bool) -> None:
     log: list[Any] = []
 
     async def stream() -> AsyncIterator[str]:
@@ -659,7 +640,10 @@ async def test_leaving_consumer_closes_the_tool_in_the_same_task() -> None:
             await lowlevel.checkpoint()
             log.append(anyio.get_current_task().id)
 
-    items = run_call(prepared(stream))
+    async def give() -> AsyncIterator[str]:
+        return stream()
+
+    items = run_call(prepared(give if is_returned else stream))
     assert text_of(await anext(items)) == "a"
     await items.aclose()
     assert log == [anyio.get_current_task().id]
