@@ -13,16 +13,7 @@ from agentrt.message import AssistantMsg, TextBlock
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
-from tests.loop.helpers import add, agent_of, call
-
-
-class Passing(MiddlewareBase):
-    """A layer of on_reply that changes nothing."""
-
-    async def on_reply(self, agent, input_kwargs, next_handler):
-        async for item in next_handler():
-            yield item
-
+from tests.loop.helpers import Passing, add, agent_of, call
 
 LAYERS: list[Any] = [[], [Passing()]]
 

@@ -3,9 +3,12 @@
 import json
 from typing import Any
 
+from pydantic import BaseModel, field_validator
+
 from agentrt import Agent, Msg, Toolkit
 from agentrt.event import AgentEvent, CustomEvent
 from agentrt.message import ToolCallBlock
+from agentrt.middleware import MiddlewareBase
 from agentrt.model import ScriptedChatModel
 
 SHORT = {
@@ -29,6 +32,27 @@ SHORT = {
     "TOOL_RESULT_END": "RESULT_END",
     "EXCEED_MAX_ITERS": "EXCEED",
 }
+
+
+class Passing(MiddlewareBase):
+    """A layer of on_reply that changes nothing."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
+
+
+class Even(BaseModel):
+    """A form that refuses odd numbers."""
+
+    n: int
+
+    @field_validator("n")
+    @classmethod
+    def check(cls, n: int) -> int:
+        if n % 2:
+            raise ValueError("it must be even")
+        return n
 
 
 def call(call_id: str, name: str, **arguments: Any) -> ToolCallBlock:

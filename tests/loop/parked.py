@@ -11,6 +11,7 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.message import AssistantMsg, ToolCallBlock, ToolResultBlock, copy_block
+from agentrt.state import InMemoryStateStore
 from agentrt.tool import ToolBase
 from tests.loop.helpers import items_of
 
@@ -134,3 +135,12 @@ class Answering(MiddlewareBase):
     async def on_check_permission(self, agent, input_kwargs, next_handler):
         said = self.decide(**input_kwargs)
         return await next_handler() if said is None else said
+
+
+class Full(InMemoryStateStore):
+    is_full = False
+
+    async def save(self, state: AgentState) -> None:
+        if self.is_full:
+            raise OSError("disk full")
+        await super().save(state)

@@ -27,6 +27,7 @@ from agentrt.permission import PermissionBehavior, PermissionContext, Permission
 from agentrt.state import InMemoryStateStore
 from tests.loop.helpers import agent_of, call, items_of, order_of, short
 from tests.loop.parked import (
+    Full,
     Log,
     PathTool,
     Told,
@@ -622,14 +623,6 @@ async def test_an_interrupt_event_closes_the_calls_of_a_parked_reply():
 
 
 async def test_an_answer_that_cannot_be_saved_can_be_given_again():
-    class Full(InMemoryStateStore):
-        is_full = False
-
-        async def save(self, state: AgentState) -> None:
-            if self.is_full:
-                raise OSError("disk full")
-            await super().save(state)
-
     log: Log = []
     store = Full()
     agent = asking(log, "/a", "/b", permissions=replace(RULES), state_store=store)

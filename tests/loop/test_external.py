@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase
+from agentrt import Agent, MiddlewareBase
 from agentrt.errors import ResumeError
 from agentrt.event import (
     ConfirmResult,
@@ -26,7 +26,7 @@ from agentrt.message import (
 )
 from agentrt.state import InMemoryStateStore
 from tests.loop.helpers import agent_of, call, items_of, order_of, short
-from tests.loop.parked import Log, PathTool, Told, asked, done, elsewhere, no, results_of, waiting, yes
+from tests.loop.parked import Full, Log, PathTool, Told, asked, done, elsewhere, no, results_of, waiting, yes
 
 UP_TO_THE_TOOL = "RS MS CALL_START:1 CALL_DELTA:1 CALL_END:1 ME"
 TAKEN = "RESULT_START:1 RESULT_DELTA:1 RESULT_END:1(success)"
@@ -256,14 +256,6 @@ async def test_a_result_is_taken_if_the_process_died_before_asking():
 
 
 async def test_a_result_that_cannot_be_saved_can_be_given_again():
-    class Full(InMemoryStateStore):
-        is_full = False
-
-        async def save(self, state: AgentState) -> None:
-            if self.is_full:
-                raise OSError("disk full")
-            await super().save(state)
-
     store = Full()
     agent = outside(state_store=store)
     await agent.reply("go")

@@ -5,7 +5,6 @@ from collections.abc import Awaitable
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, field_validator
 
 from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.agent import ReActAgent, ReActConfig
@@ -14,18 +13,7 @@ from agentrt.message import AssistantMsg, Msg, ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.state import InMemoryStateStore, StructuredTask
 from agentrt.types import STRUCTURED_OUTPUT
-from tests.loop.helpers import add, agent_of, call
-
-
-class Even(BaseModel):
-    n: int
-
-    @field_validator("n")
-    @classmethod
-    def check(cls, n: int) -> int:
-        if n % 2:
-            raise ValueError("it must be even")
-        return n
+from tests.loop.helpers import Even, Passing, add, agent_of, call
 
 
 def answer(call_id: str = "1", /, **given: Any) -> ToolCallBlock:
@@ -103,15 +91,9 @@ class Own(Agent):
         return await super().reply(inputs, structured_schema)
 
 
-class Streaming(MiddlewareBase):
-    async def on_reply(self, agent, input_kwargs, next_handler):
-        async for item in next_handler():
-            yield item
-
-
 MAKERS = {
     "unseen": lambda model, **options: Agent("a", model=model, **options),
-    "streamed": lambda model, **options: Agent("a", model=model, middlewares=[Streaming()], **options),
+    "streamed": lambda model, **options: Agent("a", model=model, middlewares=[Passing()], **options),
     "own": lambda model, **options: Own("a", model=model, **options),
     "react": lambda model, **options: ReActAgent("a", "", model, **options),
 }

@@ -23,6 +23,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolContext
+from tests.loop.helpers import Passing
 
 SCRIPT: list[Any] = [
     ["I look. ", ToolCallBlock("a", "look", '{"place": "here"}')],
@@ -35,14 +36,6 @@ async def look(place: str) -> str:
     """Look somewhere."""
     await anyio.lowlevel.checkpoint()
     return f"nothing {place}"
-
-
-class Delay(MiddlewareBase):
-    """A layer of on_reply, so that what leaves it is recorded."""
-
-    async def on_reply(self, agent, input_kwargs, next_handler):
-        async for item in next_handler():
-            yield item
 
 
 def agent_of(
@@ -66,7 +59,7 @@ def rebuild(events: list[Any]) -> Msg:
     return message
 
 
-@pytest.mark.parametrize("layers", [[], [Delay()]], ids=["plain", "layered"])
+@pytest.mark.parametrize("layers", [[], [Passing()]], ids=["plain", "layered"])
 async def test_reply_handed_over_after_any_event_is_whole_in_the_end(layers):
     count = 0
     while True:
@@ -106,7 +99,7 @@ async def test_reply_handed_over_after_any_event_is_whole_in_the_end(layers):
     assert count > 30
 
 
-@pytest.mark.parametrize("layers", [[], [Delay()]], ids=["plain", "layered"])
+@pytest.mark.parametrize("layers", [[], [Passing()]], ids=["plain", "layered"])
 async def test_another_task_hands_over_a_reply_that_waits_for_its_tool(layers):
     begun, runs = anyio.Event(), []
 

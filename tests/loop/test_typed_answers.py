@@ -34,7 +34,7 @@ from agentrt.pipeline import MsgHub
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
 from agentrt.types import STRUCTURED_OUTPUT
-from tests.loop.helpers import add, agent_of, call
+from tests.loop.helpers import Even, Passing, add, agent_of, call
 
 
 class Trip(BaseModel):
@@ -349,16 +349,6 @@ async def test_a_resumed_reply_gives_the_type_where_it_is_named(kind):
 
 
 async def test_the_type_that_is_named_checks_the_resumed_answer():
-    class Even(BaseModel):
-        n: int
-
-        @field_validator("n")
-        @classmethod
-        def check(cls, n: int) -> int:
-            if n % 2:
-                raise ValueError("odd")
-            return n
-
     agent = await parked_agent(Even, [answer("1", n=1)], [answer("2", n=2)])
     assert (await agent.reply(yes_to(agent), Even)).structured_output == Even(n=2)
 
@@ -377,17 +367,9 @@ async def test_another_type_is_refused_when_a_reply_resumes(began, named, words)
     assert (await agent.reply(yes_to(agent))).finished_reason == "completed"
 
 
-class Passes(MiddlewareBase):
-    """Passes everything on."""
-
-    async def on_reply(self, agent, input_kwargs, next_handler):
-        async for item in next_handler():
-            yield item
-
-
 @pytest.mark.parametrize("named", [Point, list[Trip], JSON_SCHEMA])
 async def test_another_type_is_refused_before_layers_see_it(named):
-    agent = await parked_agent(Trip, [answer(**TRIP_JSON)], middlewares=[Passes()])
+    agent = await parked_agent(Trip, [answer(**TRIP_JSON)], middlewares=[Passing()])
     saved = agent.state.model_dump_json()
     with pytest.raises(ResumeError, match="with another one"):
         await agent.reply(yes_to(agent), named)

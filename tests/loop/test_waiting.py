@@ -21,18 +21,10 @@ from agentrt.event import (
 )
 from agentrt.message import Msg, TextBlock, ToolResultBlock
 from agentrt.state import FileStateStore, InMemoryStateStore
-from tests.loop.helpers import agent_of, call, items_of
+from tests.loop.helpers import Passing, agent_of, call, items_of
 from tests.loop.parked import Log, PathTool, elsewhere, results_of
 
 Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
-
-
-class Passing(MiddlewareBase):
-    """Passes everything on."""
-
-    async def on_reply(self, agent, input_kwargs, next_handler):
-        async for item in next_handler():
-            yield item
 
 
 class Talking(MiddlewareBase):

@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import httpx2
@@ -16,6 +16,7 @@ from agentrt.event import AgentEvent
 from agentrt.message import TextBlock
 from agentrt.model import ChatModelBase, ChatResponse
 from agentrt.serving import create_app
+from agentrt.tool import ToolBase
 
 PATIENCE = 30.0
 WORDS = [f"word{number} " for number in range(60)]
@@ -112,3 +113,10 @@ def rebuild(events: list[tuple[str, Any]]) -> Msg:
         if name != "done":
             message.append_event(AgentEvent.from_json(json.dumps(data)))
     return message
+
+
+class Camera(ToolBase):
+    name = "camera"
+    description = "Take a picture."
+    input_schema: ClassVar = {"type": "object", "properties": {}}
+    is_external_tool = True

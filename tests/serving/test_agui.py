@@ -4,7 +4,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import anyio
 import pytest
@@ -15,10 +15,10 @@ from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.serving import Limits, create_app
-from agentrt.tool import ToolBase, ToolContext
+from agentrt.tool import ToolContext
 from tests.runner.conftest import approved_pay, make_agent
 from tests.servers.node_packages import cache_folder, install
-from tests.serving.conftest import run_server
+from tests.serving.conftest import Camera, run_server
 
 pytestmark = pytest.mark.slow
 
@@ -110,12 +110,6 @@ def test_question_is_an_interrupt_that_resume_answers(play):
 
 
 def test_call_of_the_client_is_answered_by_its_message(play):
-    class Camera(ToolBase):
-        name = "camera"
-        description = "Take a picture."
-        input_schema: ClassVar = {"type": "object", "properties": {}}
-        is_external_tool = True
-
     result = {"id": "r1", "role": "tool", "toolCallId": "1", "content": "a cat"}
     asked, answered = play(make_agent(Camera()), says("call camera"), {"messages": [result]})
     assert asked["finished"]["outcome"] == {"type": "success", "pendingToolCallIds": ["1"]}

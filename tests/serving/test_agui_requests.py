@@ -1,7 +1,7 @@
 """What a run of AG-UI gets that cannot begin, and which messages of a client are new."""
 
 import json
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx2
 import pytest
@@ -9,9 +9,8 @@ import pytest
 from agentrt._runtime.block import ToolCallBlock, new_id
 from agentrt.model import ScriptedChatModel
 from agentrt.serving import BearerTokens, create_app
-from agentrt.tool import ToolBase
 from tests.runner.conftest import approved_pay, make_agent
-from tests.serving.conftest import PATIENCE, WORDS, halfway_agent, run_server, serve
+from tests.serving.conftest import PATIENCE, WORDS, Camera, halfway_agent, run_server, serve
 
 
 def run_input(*messages: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -122,13 +121,6 @@ async def test_answer_that_was_cut_may_be_sent_again():
         contrary = {**entry, "payload": {"approved": False}}
         refused = await client.post("/agui", json=run_input(says("call pay"), resume=[contrary]))
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
-
-
-class Camera(ToolBase):
-    name = "camera"
-    description = "Take a picture."
-    input_schema: ClassVar = {"type": "object", "properties": {}}
-    is_external_tool = True
 
 
 async def test_result_that_was_cut_may_be_sent_again():
