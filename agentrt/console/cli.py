@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
@@ -28,27 +29,6 @@ __all__ = ["main"]
 
 _EXIT_INTERRUPTED = 130  # the convention of shells for Ctrl-C
 _DESCRIPTION = "Talk to an agent, line by line. Without a model and a key, a set of rules answers offline."
-_CHAT_OPTIONS = ("--config", "--model", "--tools", "--mcp", "--system", "--session", "--no-color")
-_RUNNER_OPTIONS = ("--config", "--store", "--concurrency", "--drain-seconds")
-_WORKER_OPTIONS = (*_RUNNER_OPTIONS, "--backend")
-_SERVE_OPTIONS = (*_RUNNER_OPTIONS, "--host", "--port", "--token-file", "--limit", "--no-studio")
-_DEV_OPTIONS = (*_RUNNER_OPTIONS, "--host", "--port", "--limit", "--open")
-_MCP_OPTIONS = (*_RUNNER_OPTIONS, "--backend", "--description")
-_EXPLAIN_OPTIONS = ("--config", "--check", "--format")
-_SESSIONS_OPTIONS = ("--store", "--agent", "--prefix")
-_RUNS_OPTIONS = ("--store", "--agent", "--session", "--text")
-_EVAL_OPTIONS = (
-    "--repeats",
-    "--concurrency",
-    "--ablate",
-    "--baseline",
-    "--fail-under",
-    "--seed",
-    "--json",
-    "--html",
-    "--backend",
-)
-_AUDIT_OPTIONS = ("--store", "--agent", "--key-file")
 _AGENT_HELP = "an Agent or a Runner, in a module that may be in the current folder"
 _CONFIG_HELP = (
     "an agent in a file, such as agentrt.toml, in place of MODULE:NAME; its modules may be in the same folder"
@@ -132,17 +112,17 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_chat_options(commands.add_parser("chat", help="talk to an agent", description=_DESCRIPTION))
     new = commands.add_parser("new", help="write a small project", description=_NEW)
     new.add_argument("name", metavar="NAME", help="the name of the folder, and of the package in it")
-    new.set_defaults(run=_lazily("development.new", "create_project"), refuse=partial(_refuse_arguments, new, ()))
+    new.set_defaults(run=_lazily("development.new", "create_project"), refuse=partial(_refuse_arguments, new))
     dev = commands.add_parser("dev", help="serve an agent while you write it", description=_DEV)
     _add_runner_options(dev, "the agent's own store, or .agentrt/dev.db", 2, "; without it, that of agentrt.toml")
     _add_server_options(dev)
     dev.add_argument("--open", action="store_true", help="open the studio in a browser")
     develop = _lazily("development.dev", "develop")
-    dev.set_defaults(run=develop, refuse=partial(_refuse_arguments, dev, _DEV_OPTIONS))
+    dev.set_defaults(run=develop, refuse=partial(_refuse_arguments, dev))
     worker = commands.add_parser("worker", help="run what is submitted to a runner", description=_WORKER)
     _add_runner_options(worker, "the agent's own store")
     _add_backend_option(worker)
-    worker.set_defaults(run=_lazily("worker", "work"), refuse=partial(_refuse_arguments, worker, _WORKER_OPTIONS))
+    worker.set_defaults(run=_lazily("worker", "work"), refuse=partial(_refuse_arguments, worker))
     serve = commands.add_parser("serve", help="serve an agent over HTTP", description=_SERVE)
     _add_runner_options(serve, "the agent's own store, or memory")
     _add_server_options(serve)
@@ -152,21 +132,28 @@ def _make_parser() -> argparse.ArgumentParser:
         help="who may use it: in each line a token, which clients send as a bearer token, and the name of its owner",
     )
     serve.add_argument("--no-studio", action="store_true", help="serve without the page at /studio")
-    serve.set_defaults(run=_lazily("serve", "serve"), refuse=partial(_refuse_arguments, serve, _SERVE_OPTIONS))
+    serve.set_defaults(run=_lazily("serve", "serve"), refuse=partial(_refuse_arguments, serve))
     mcp = commands.add_parser("mcp", help="offer an agent to an MCP client", description=_MCP)
     _add_runner_options(mcp, "the agent's own store, or memory", 0)
     _add_backend_option(mcp)
     mcp.add_argument("--description", metavar="TEXT", help="what the agent is for, by which models choose its tool")
-    mcp.set_defaults(run=_serve_mcp, refuse=partial(_refuse_arguments, mcp, _MCP_OPTIONS))
+    mcp.set_defaults(run=_serve_mcp, refuse=partial(_refuse_arguments, mcp))
     explain = commands.add_parser("explain", help="print or check the chains of an agent", description=_EXPLAIN)
     _add_target(explain)
     explain.add_argument("--check", metavar="FILE", help="compare with what this command has printed into a file")
     explain.add_argument("--format", choices=["text", "json", "mermaid", "toml"], default="text", help=_FORMAT_HELP)
-    explain.set_defaults(run=print_chains, refuse=partial(_refuse_arguments, explain, _EXPLAIN_OPTIONS))
+    explain.set_defaults(run=print_chains, refuse=partial(_refuse_arguments, explain))
     _add_sessions_parsers(commands.add_parser("sessions", help="list, show or delete sessions", description=_SESSIONS))
     _add_runs_parsers(commands.add_parser("runs", help="list, show, export or delete recorded runs", description=_RUNS))
     _add_eval_options(commands.add_parser("eval", help="evaluate an agent over cases", description=_EVAL))
-    _add_audit_parser(commands.add_parser("audit", help="verify recorded runs", description=_AUDIT))
+    audit = commands.add_parser("audit", help="verify recorded runs", description=_AUDIT)
+    actions = audit.add_subparsers(required=True, metavar="ACTION", dest="action")
+    verify = actions.add_parser("verify", help="verify recorded runs", description=_AUDIT)
+    _add_store_source(verify)
+    verify.add_argument("session", metavar="SESSION", nargs="?", help="the id of a session; without it, all of them")
+    verify.add_argument("--key-file", metavar="FILE", help="a file with the secret that signs the ends of runs")
+    run = _lazily("inspection.runs", "run_audit")
+    verify.set_defaults(run=run, config=None, refuse=partial(_refuse_arguments, verify))
     return parser
 
 
@@ -199,7 +186,7 @@ def _add_chat_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help=f"the system prompt ({SYSTEM_PROMPT})")
     parser.add_argument("--session", metavar="FILE", help="keep the conversation in this file, and continue it")
     parser.add_argument("--no-color", action="store_true", help="plain text; so does NO_COLOR in the environment")
-    parser.set_defaults(run=_chat, refuse=partial(_refuse_arguments, parser, _CHAT_OPTIONS))
+    parser.set_defaults(run=_chat, refuse=partial(_refuse_arguments, parser))
 
 
 def _add_target(parser: argparse.ArgumentParser, if_missing: str = "") -> None:
@@ -228,11 +215,8 @@ def _add_sessions_parsers(parser: argparse.ArgumentParser) -> None:
             subparser.add_argument("--prefix", metavar="TEXT", default="", help="only ids that begin with it")
         else:
             subparser.add_argument("ids", metavar="ID", nargs="+", help="the id of a session")
-        subparser.set_defaults(
-            run=_lazily("inspection.sessions", "run_sessions"),
-            config=None,
-            refuse=partial(_refuse_arguments, subparser, _SESSIONS_OPTIONS),
-        )
+        run = _lazily("inspection.sessions", "run_sessions")
+        subparser.set_defaults(run=run, config=None, refuse=partial(_refuse_arguments, subparser))
 
 
 def _add_runs_parsers(parser: argparse.ArgumentParser) -> None:
@@ -252,7 +236,8 @@ def _add_runs_parsers(parser: argparse.ArgumentParser) -> None:
             subparser.add_argument("session", metavar="SESSION", help="the id of a session")
             which = "all of them" if action == "delete" else "the newest"
             subparser.add_argument("reply", metavar="REPLY", nargs="?", help=f"the id of a reply; without it, {which}")
-        subparser.set_defaults(run=_runs, config=None, refuse=partial(_refuse_arguments, subparser, _RUNS_OPTIONS))
+        run = _lazily("inspection.runs", "run_runs")
+        subparser.set_defaults(run=run, config=None, refuse=partial(_refuse_arguments, subparser))
 
 
 def _add_eval_options(parser: argparse.ArgumentParser) -> None:
@@ -272,16 +257,7 @@ def _add_eval_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write the report as a page with plots")
     _add_backend_option(parser)
     run = _lazily("inspection.evaluation", "run_evaluation")
-    parser.set_defaults(run=run, refuse=partial(_refuse_arguments, parser, _EVAL_OPTIONS))
-
-
-def _add_audit_parser(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
-    verify = actions.add_parser("verify", help="verify recorded runs", description=_AUDIT)
-    _add_store_source(verify)
-    verify.add_argument("session", metavar="SESSION", nargs="?", help="the id of a session; without it, all of them")
-    verify.add_argument("--key-file", metavar="FILE", help="a file with the secret that signs the ends of runs")
-    verify.set_defaults(run=_audit, config=None, refuse=partial(_refuse_arguments, verify, _AUDIT_OPTIONS))
+    parser.set_defaults(run=run, refuse=partial(_refuse_arguments, parser))
 
 
 def _add_backend_option(parser: argparse.ArgumentParser) -> None:
@@ -316,9 +292,9 @@ def _add_runner_options(
     )
 
 
-def _refuse_arguments(parser: argparse.ArgumentParser, known: Sequence[str], unknown: list[str]) -> NoReturn:
+def _refuse_arguments(parser: argparse.ArgumentParser, unknown: list[str]) -> NoReturn:
     """Exit with the usage of this command; argparse would show that of its parent."""
-    name = unknown[0].partition("=")[0]
+    name, known = unknown[0].partition("=")[0], re.findall(r"--[\w-]+", parser.format_usage())
     [match] = get_close_matches(name, known, 1) or [""]
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{match and f'; did you mean {match}?'}")
 
@@ -338,18 +314,6 @@ def _serve_mcp(options: argparse.Namespace) -> int:
     if find_spec("mcp") is None:
         raise ConfigError("agentrt mcp needs the extra 'mcp': pip install \"agentrt[mcp]\"")
     return _lazily("mcp", "serve_mcp")(options)
-
-
-def _runs(options: argparse.Namespace) -> int:
-    from agentrt.console.inspection.runs import run_runs
-
-    return run_runs(options)
-
-
-def _audit(options: argparse.Namespace) -> int:
-    from agentrt.console.inspection.runs import run_audit
-
-    return run_audit(options)
 
 
 def _chat(options: argparse.Namespace) -> int:

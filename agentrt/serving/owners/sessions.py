@@ -111,7 +111,10 @@ class OwnerSessions:
                 raise
             if info is not None and self.owns(info.labels):
                 self._stored_ids[session_id] = stored_id
-                self._note_size(stored_id, getattr(info, "size", None))
+                size = getattr(info, "size", None)
+                if size is not None and self._is_own(stored_id):
+                    self._sizes[stored_id] = size
+                    self.owner.session_counts.note_size(self.owner.prefix, self._runner.store, stored_id, size)
                 return replace(info, session_id=session_id)
         return None
 
@@ -267,7 +270,10 @@ class OwnerSessions:
             labels=self.owner.labels,
             max_queued_per_owner=limits.queued_per_owner,
         )
-        self._add_bytes(stored_id, messages)
+        # The store tells the bytes of a session only when it is asked for it, so these are counted here.
+        if self._is_own(stored_id):
+            added, size = _size_of(messages), self._sizes.get(stored_id, 0)
+            self.owner.session_counts.add_bytes(self.owner.prefix, self._runner.store, stored_id, added, size)
         return self.handle(session_id, handle.reply_id)
 
     async def answer(self, session_id: str, answer: AnswerEvent) -> ReplyHandle:
@@ -345,17 +351,6 @@ class OwnerSessions:
 
     def _is_own(self, stored_id: str) -> bool:
         return bool(self.owner.prefix) and stored_id.startswith(self.owner.prefix)
-
-    def _note_size(self, stored_id: str, size: int | None) -> None:
-        if size is not None and self._is_own(stored_id):
-            self._sizes[stored_id] = size
-            self.owner.session_counts.note_size(self.owner.prefix, self._runner.store, stored_id, size)
-
-    def _add_bytes(self, stored_id: str, messages: Sequence[Msg]) -> None:
-        """Count messages that the session gets: the store tells their bytes only when it is asked for the session."""
-        if self._is_own(stored_id):
-            added, size = _size_of(messages), self._sizes.get(stored_id, 0)
-            self.owner.session_counts.add_bytes(self.owner.prefix, self._runner.store, stored_id, added, size)
 
     @asynccontextmanager
     async def _count_new(self, stored_id: str, size: int) -> AsyncGenerator[None, None]:
