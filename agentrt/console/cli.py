@@ -5,7 +5,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from difflib import get_close_matches
 from functools import partial
@@ -147,13 +147,11 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_runs_parsers(commands.add_parser("runs", help="list, show, export or delete recorded runs", description=_RUNS))
     _add_eval_options(commands.add_parser("eval", help="evaluate an agent over cases", description=_EVAL))
     audit = commands.add_parser("audit", help="verify recorded runs", description=_AUDIT)
-    actions = audit.add_subparsers(required=True, metavar="ACTION", dest="action")
-    verify = actions.add_parser("verify", help="verify recorded runs", description=_AUDIT)
-    _add_store_source(verify)
+    run = _lazily("inspection.runs", "run_audit")
+    [(_, verify)] = _add_store_actions(audit, run, verify="verify recorded runs")
+    verify.description = _AUDIT
     verify.add_argument("session", metavar="SESSION", nargs="?", help="the id of a session; without it, all of them")
     verify.add_argument("--key-file", metavar="FILE", help="a file with the secret that signs the ends of runs")
-    run = _lazily("inspection.runs", "run_audit")
-    verify.set_defaults(run=run, config=None, refuse=partial(_refuse_arguments, verify))
     return parser
 
 
@@ -196,39 +194,43 @@ def _add_target(parser: argparse.ArgumentParser, if_missing: str = "") -> None:
     target.add_argument("--config", metavar="FILE", help=_CONFIG_HELP)
 
 
-def _add_store_source(parser: argparse.ArgumentParser) -> None:
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--store", metavar="URL", help=_STORE_HELP)
-    source.add_argument("--agent", metavar="MODULE:NAME", help="an agent that has a store")
+def _add_store_actions(
+    parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int], **purposes: str
+) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Add a subcommand for each purpose, which names a store; yields its name and its parser."""
+    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
+    for action, purpose in purposes.items():
+        subparser = actions.add_parser(action, help=purpose, description=f"{purpose.capitalize()}.")
+        source = subparser.add_mutually_exclusive_group(required=True)
+        source.add_argument("--store", metavar="URL", help=_STORE_HELP)
+        source.add_argument("--agent", metavar="MODULE:NAME", help="an agent that has a store")
+        subparser.set_defaults(run=run, config=None, refuse=partial(_refuse_arguments, subparser))
+        yield action, subparser
 
 
 def _add_sessions_parsers(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
-    for action, purpose in {
-        "list": "list the sessions: last saved, status, finished messages, id and labels",
-        "show": "print the messages of sessions",
-        "delete": "delete sessions, without asking",
-    }.items():
-        subparser = actions.add_parser(action, help=purpose, description=f"{purpose.capitalize()}.")
-        _add_store_source(subparser)
+    for action, subparser in _add_store_actions(
+        parser,
+        _lazily("inspection.sessions", "run_sessions"),
+        list="list the sessions: last saved, status, finished messages, id and labels",
+        show="print the messages of sessions",
+        delete="delete sessions, without asking",
+    ):
         if action == "list":
             subparser.add_argument("--prefix", metavar="TEXT", default="", help="only ids that begin with it")
         else:
             subparser.add_argument("ids", metavar="ID", nargs="+", help="the id of a session")
-        run = _lazily("inspection.sessions", "run_sessions")
-        subparser.set_defaults(run=run, config=None, refuse=partial(_refuse_arguments, subparser))
 
 
 def _add_runs_parsers(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(required=True, metavar="ACTION", dest="action")
-    for action, purpose in {
-        "list": "list the runs, newest first: start, status, tokens, cost, session, reply and title",
-        "show": "print the requests and the answer of a run, the changes of layers and the runs of sub-agents",
-        "export": "write the lines of a run to standard output, one JSON object per line",
-        "delete": "delete the runs of a session, without asking",
-    }.items():
-        subparser = actions.add_parser(action, help=purpose, description=f"{purpose.capitalize()}.")
-        _add_store_source(subparser)
+    for action, subparser in _add_store_actions(
+        parser,
+        _lazily("inspection.runs", "run_runs"),
+        list="list the runs, newest first: start, status, tokens, cost, session, reply and title",
+        show="print the requests and the answer of a run, the changes of layers and the runs of sub-agents",
+        export="write the lines of a run to standard output, one JSON object per line",
+        delete="delete the runs of a session, without asking",
+    ):
         if action == "list":
             subparser.add_argument("--session", metavar="ID", help="only those of a session")
             subparser.add_argument("--text", default="", help="only those with this text in their titles")
@@ -236,8 +238,6 @@ def _add_runs_parsers(parser: argparse.ArgumentParser) -> None:
             subparser.add_argument("session", metavar="SESSION", help="the id of a session")
             which = "all of them" if action == "delete" else "the newest"
             subparser.add_argument("reply", metavar="REPLY", nargs="?", help=f"the id of a reply; without it, {which}")
-        run = _lazily("inspection.runs", "run_runs")
-        subparser.set_defaults(run=run, config=None, refuse=partial(_refuse_arguments, subparser))
 
 
 def _add_eval_options(parser: argparse.ArgumentParser) -> None:

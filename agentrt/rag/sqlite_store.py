@@ -210,8 +210,6 @@ class SQLiteTextStore(CheckedStore):
 
 
 class _Search:
-    """One search in the texts of one owner."""
-
     __slots__ = ("_condition", "_connection", "_values")
 
     def __init__(self, connection: SQLiteConnection, owner: str, selection: TextSelection) -> None:

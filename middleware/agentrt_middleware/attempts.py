@@ -22,7 +22,6 @@ __all__ = [
     "is_readable",
     "make_attempts",
     "name_model",
-    "only_for",
     "only_if",
     "usage_of",
     "usage_on_wire",
@@ -43,23 +42,11 @@ _Hook = TypeVar("_Hook", bound=Callable[..., object])
 _MAX_TOKENS = 1 << 53  # a larger count is a provider's mistake, and would not survive as a float
 
 
-def only_if(has_work: Callable[[Any], bool]) -> Callable[[_Hook], _Hook]:
-    """Make a hook return the next layer's result directly while its middleware has no work, for the price of a call."""
+def only_if(has_work: Callable[[Any, Any], bool]) -> Callable[[_Hook], _Hook]:
+    """Make a hook return the next layer's result directly, for the price of a call, where there is no work for it.
 
-    def decorate(hook: _Hook) -> _Hook:
-        @wraps(hook)
-        def entry(self: object, agent: object, input_kwargs: Any, next_handler: Callable[..., object]) -> object:
-            if has_work(self):
-                return hook(self, agent, input_kwargs, next_handler)
-            return next_handler(**input_kwargs)
-
-        return entry  # type: ignore[return-value]  # it returns what the hook would return
-
-    return decorate
-
-
-def only_for(has_work: Callable[[Any, Any], bool]) -> Callable[[_Hook], _Hook]:
-    """Make a hook return the next layer's result directly for agents without work for its middleware."""
+    `has_work` gets the middleware and the agent.
+    """
 
     def decorate(hook: _Hook) -> _Hook:
         @wraps(hook)

@@ -134,8 +134,6 @@ class _Circuit:
 
 
 class _AdmittedCall:
-    """One admitted call."""
-
     def __init__(self, circuit: _Circuit) -> None:
         self._circuit = circuit
         self._era = circuit.era

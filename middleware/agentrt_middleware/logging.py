@@ -89,7 +89,7 @@ class LoggingMiddleware(MiddlewareBase):
         self._redact = redact
         self.clock = clock
 
-    def _may_log(self, *, is_failure: bool = True) -> bool:
+    def _may_log(self, _: object = None, *, is_failure: bool = True) -> bool:
         # By default, a line of the highest level.
         try:
             return self.is_logged(is_failure=is_failure)
@@ -150,8 +150,6 @@ class LoggingMiddleware(MiddlewareBase):
 
 
 class _ReplyLog:
-    """The lines of one reply."""
-
     def __init__(self, logs: LoggingMiddleware, agent: AgentBase) -> None:
         self._logs = logs
         self._run = agent.run

@@ -63,7 +63,7 @@ class TimingMiddleware(MiddlewareBase):
         self.clock = clock
         self._has_failed = False
 
-    def _is_heard(self) -> bool:
+    def _is_heard(self, _: object) -> bool:
         return self._on_timing is not None or _logger.isEnabledFor(logging.INFO)
 
     @only_if(_is_heard)
@@ -110,8 +110,6 @@ class TimingMiddleware(MiddlewareBase):
 
 
 class _Stopwatch:
-    """Measures one call."""
-
     def __init__(self, timing: TimingMiddleware, kind: _Kind, name: str, agent: AgentBase) -> None:
         self._timing = timing
         self._kind = kind

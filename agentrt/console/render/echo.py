@@ -41,7 +41,6 @@ if sys.platform == "win32":
 else:
 
     def _set_echo(on: bool) -> bool:
-        """Change the setting, and return whether it changed."""
         try:
             descriptor = sys.stdin.fileno()
             # Changing a terminal from a background job would stop this process.

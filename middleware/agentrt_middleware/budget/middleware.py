@@ -233,7 +233,6 @@ class BudgetMiddleware(MiddlewareBase):
     # Spending
 
     def _amounts(self, model: ChatModelBase, usage: ChatUsage) -> Amounts:
-        """Return the amounts of a call with this usage."""
         # A provider may report anything, but it must never reduce the spending.
         total, output = max(usage.input_tokens, 0), max(usage.output_tokens, 0)
         cached = min(max(usage.cache_input_tokens, 0), total)

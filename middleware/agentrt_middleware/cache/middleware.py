@@ -168,7 +168,7 @@ class CacheMiddleware(MiddlewareBase):
             raise
         return _RecordedStream(result, call)  # type: ignore[return-value]  # as good as an async generator
 
-    @only_if(lambda cache: cache.tools)
+    @only_if(lambda cache, _: cache.tools)
     async def on_acting(
         self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:

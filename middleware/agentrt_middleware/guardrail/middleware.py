@@ -30,7 +30,7 @@ from agentrt.types import (
     ToolChunk,
     ToolResponse,
 )
-from agentrt_middleware.attempts import ATTEMPT_LAYERS, close, only_for, only_if
+from agentrt_middleware.attempts import ATTEMPT_LAYERS, close, only_if
 from agentrt_middleware.guardrail.concurrency import MAX_READ_AHEAD, GuardTime, ReadAhead, may_withdraw, run_beside
 from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Guards, Trip, check_guards
 from agentrt_middleware.guardrail.held_round import HeldRound
@@ -164,7 +164,7 @@ class GuardrailMiddleware(MiddlewareBase):
             return await next_handler(messages=inputs.apply(sent))
         return result
 
-    @only_if(lambda guardrail: guardrail.output)
+    @only_if(lambda guardrail, _: guardrail.output)
     async def on_reasoning(
         self, agent: AgentBase, input_kwargs: ReasoningValues, next_handler: NextReasoning
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
@@ -244,7 +244,7 @@ class GuardrailMiddleware(MiddlewareBase):
     def _judges_acting(self, agent: AgentBase) -> bool:
         return bool(self.tool_result) and not agent.runs_reply_loop  # elsewhere, results pass `on_content`
 
-    @only_for(_judges_acting)
+    @only_if(_judges_acting)
     async def on_acting(
         self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:

@@ -157,7 +157,6 @@ def _is_own(tool: object) -> bool:
 
 
 def _has_handles(agent: Agent, content: IncomingContent) -> bool:
-    """Say whether the call has handles in its arguments."""
     arguments = {} if content.tool_call is None else written_arguments(content.tool_call)
     return bool(agent.released(arguments) != arguments)
 

@@ -30,7 +30,7 @@ from agentrt.model import ModelResult
 from agentrt.state import ReplyOutcome
 from agentrt.tool import FunctionTool, ToolContext, ToolResponse
 from agentrt.types import IncomingContent, JSONObject, LongTermMemoryMode, ToolFlow
-from agentrt_middleware.attempts import only_for
+from agentrt_middleware.attempts import only_if
 from agentrt_middleware.context.requests import INSIDE_OF_ADDITIONS, escape_markup, hint_message, question_place
 from agentrt_middleware.long_term_memory.memory_methods import check_memory_methods
 from agentrt_middleware.validation import check_choice, check_function, check_number, is_owner
@@ -171,7 +171,7 @@ class LongTermMemoryMiddleware(MiddlewareBase):
     def _is_static(self, agent: Agent) -> bool:
         return self.mode != "agent_control"
 
-    @only_for(_is_static)
+    @only_if(_is_static)
     async def on_reply(
         self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
@@ -275,7 +275,7 @@ class LongTermMemoryMiddleware(MiddlewareBase):
     def _lacks_memories(self, agent: Agent) -> bool:
         return self._is_static(agent) and "retrieved" not in agent.run.state_of(self)
 
-    @only_for(_lacks_memories)
+    @only_if(_lacks_memories)
     async def on_reasoning(
         self, agent: Agent, input_kwargs: ReasoningValues, next_handler: NextReasoning
     ) -> AsyncGenerator[AgentEvent | Msg, None]:

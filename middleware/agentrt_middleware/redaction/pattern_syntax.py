@@ -217,7 +217,6 @@ class _Reachability:
         return ((before == _WORD) != (after == _WORD)) == (where is sre.AT_BOUNDARY)
 
     def _kinds(self, node: _Node, flags: int) -> set[_CharacterKind]:
-        """Return the kinds of the characters that the class has."""
         op, value = node
         if op is sre.LITERAL:
             return {_kind_of_character(chr(value))}

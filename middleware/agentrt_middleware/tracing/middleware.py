@@ -297,8 +297,6 @@ class TracingMiddleware(MiddlewareBase):
 
 @dataclass(slots=True)
 class _Instruments:
-    """The makers of spans and metrics."""
-
     isolated: Isolated
     tracer: Tracer
     metrics: GenAIMetrics
