@@ -215,7 +215,14 @@ class PartReader:
         """Return the value with what its variables and names stand for."""
         match value:
             case {"env": str(name), **others} if not others:
-                return self._read_variable(name, path)
+                text = os.environ.get(name)
+                if text is None:
+                    self._note(
+                        path, f"the environment variable {name!r:.200} is not set", f"set {name:.200}", {"env": name}
+                    )
+                    return _NOT_MADE
+                self._secrets.append(text)
+                return text
             case {"ref": str(name), **others} if not others:
                 return self._load(name, path)
         if isinstance(value, dict):
@@ -239,14 +246,6 @@ class PartReader:
             self._note(path, f"must be plain data, not {self._show(value)}", remedy, value)
             return _NOT_MADE
         return value
-
-    def _read_variable(self, name: str, path: str) -> Any:
-        text = os.environ.get(name)
-        if text is None:
-            self._note(path, f"the environment variable {name!r:.200} is not set", f"set {name:.200}", {"env": name})
-            return _NOT_MADE
-        self._secrets.append(text)
-        return text
 
     def _load(self, spec: object, path: str) -> Any:
         """Return the object that "module:name", or the table with that as its `ref`, names."""

@@ -78,7 +78,14 @@ class EmbeddingModelBase(ABC):
         tokens = 0
         for batch in self._batches(texts):
             response = await self._embed_in_time(batch, are_queries)
-            vectors += self._vectors(response, len(batch))
+            if not isinstance(response, EmbeddingResponse):
+                raise Malformed(
+                    f"{type(self).__name__}._embed must return an EmbeddingResponse, not {repr_of(response)}"
+                )
+            source = f"the embedding model {self.model!r}"
+            if len(response.embeddings) != len(batch):
+                raise Malformed(f"{source} returned {len(response.embeddings)} vectors for {len(batch)} texts")
+            vectors += [self._numbers(vector, source) for vector in response.embeddings]
             tokens += response.usage.input_tokens
         return EmbeddingResponse(vectors, EmbeddingUsage(tokens))
 
@@ -108,14 +115,6 @@ class EmbeddingModelBase(ABC):
             return await (self._embed_queries(batch) if are_queries else self._embed(batch))
         # Only our own deadline leads here.
         raise Timeout(f"the embedding model {self.model!r} gave no answer for {self.max_seconds:g} seconds")
-
-    def _vectors(self, response: object, count: int) -> list[Vector]:
-        if not isinstance(response, EmbeddingResponse):
-            raise Malformed(f"{type(self).__name__}._embed must return an EmbeddingResponse, not {repr_of(response)}")
-        source = f"the embedding model {self.model!r}"
-        if len(response.embeddings) != count:
-            raise Malformed(f"{source} returned {len(response.embeddings)} vectors for {count} texts")
-        return [self._numbers(vector, source) for vector in response.embeddings]
 
     def _numbers(self, vector: Vector, source: str) -> Vector:
         try:

@@ -217,7 +217,14 @@ class KnowledgeBase:
         if score_threshold is None:
             found = await search_texts(self.store, self.embedding, self._owner, query, limit, where=where)
         else:
-            found = FoundTexts(await self._search_above(score_threshold, query, limit, where))
+            if self.embedding is None:
+                raise UsageError(
+                    "score_threshold needs vectors, and this knowledge base searches by words, whose scores do not "
+                    "compare from query to query: give it an embedding, or leave it out, and choose by limit"
+                )
+            vectors = (await self.embedding([query], are_queries=True)).embeddings
+            matches = await self.store.search_vectors(self._owner, vectors[0], limit, where=where)
+            found = FoundTexts([match for match in matches if match.score >= score_threshold])
         return KnowledgeHits(map(self._hit, found.matches), found.failure)
 
     async def delete(self, document_id: str) -> None:
@@ -265,18 +272,6 @@ class KnowledgeBase:
         texts = await add_vectors(self.embedding, texts, progress)
         await self.store.write(self._owner, texts, delete_sources=[document.id])
         return True
-
-    async def _search_above(
-        self, threshold: float, query: str, limit: int, where: MetadataFilter | None
-    ) -> list[TextMatch]:
-        if self.embedding is None:
-            raise UsageError(
-                "score_threshold needs vectors, and this knowledge base searches by words, whose scores do not compare "
-                "from query to query: give it an embedding, or leave it out, and choose by limit"
-            )
-        vectors = (await self.embedding([query], are_queries=True)).embeddings
-        matches = await self.store.search_vectors(self._owner, vectors[0], limit, where=where)
-        return [match for match in matches if match.score >= threshold]
 
     async def _fingerprint_of(self, document_id: str) -> str | None:
         # Every chunk has it, and every stored document has a first chunk.

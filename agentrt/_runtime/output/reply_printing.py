@@ -116,25 +116,19 @@ class _PrintedMessage:
             self.message.append_event(event)
         kind = event.__class__
         if kind is ReplyResumedEvent:  # its blocks are the earlier ones, including the hidden calls
-            self._remove_hidden_calls()
+            calls = self.message.get_content_blocks("tool_call")
+            self._hidden_calls.update(call.id for call in calls if call.name == STRUCTURED_OUTPUT)
+            if self._hidden_calls:
+                blocks = self.message.get_content_blocks()
+                self.message.content = [block for block in blocks if block.id not in self._hidden_calls]
         elif kind is ModelCallStartEvent:
             self._round_start = len(self.message.content)
         elif kind in _LAST_EVENTS:
-            self._add_structured_answer()
+            blocks, output = self.message.get_content_blocks(), self.message.structured_output
+            if output is not None and not any(isinstance(block, TextBlock) for block in blocks[self._round_start :]):
+                self.message.content = [*blocks, TextBlock(to_json(output).decode())]
             return True
         return False if kind in _PRINTED_EVENTS else None
-
-    def _remove_hidden_calls(self) -> None:
-        calls = self.message.get_content_blocks("tool_call")
-        self._hidden_calls.update(call.id for call in calls if call.name == STRUCTURED_OUTPUT)
-        if self._hidden_calls:
-            blocks = self.message.get_content_blocks()
-            self.message.content = [block for block in blocks if block.id not in self._hidden_calls]
-
-    def _add_structured_answer(self) -> None:
-        blocks, output = self.message.get_content_blocks(), self.message.structured_output
-        if output is not None and not any(isinstance(block, TextBlock) for block in blocks[self._round_start :]):
-            self.message.content = [*blocks, TextBlock(to_json(output).decode())]
 
 
 async def _print(agent: PrintingAgent, message: Msg, is_last: bool) -> None:

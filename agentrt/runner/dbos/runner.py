@@ -124,7 +124,15 @@ class DBOSRunner(RunnerBase):
                 self._connected = anyio.Event()
                 self._listener.begin_work(self._queue, self._lease_seconds, self._event_ttl)
                 await self._connected.wait()
-                await self._launch()
+                await to_thread.run_sync(
+                    DBOSEngine.launch,
+                    self._database,
+                    self._queue.executor,
+                    self._version,
+                    self._queue.name,
+                    self._max_concurrency,
+                    partial(_call_in_loop, _running_loop(), self._order, self._begin),
+                )
                 _logger.info("ready: %s works on %s", self._queue.executor, self._database.place)
                 self._supervisor.note_work()
                 await self._run_until_drained()
@@ -235,18 +243,6 @@ class DBOSRunner(RunnerBase):
         await self._replies.leave_all()
 
     # Working.
-
-    async def _launch(self) -> None:
-        launch = partial(
-            DBOSEngine.launch,
-            self._database,
-            self._queue.executor,
-            self._version,
-            self._queue.name,
-            self._max_concurrency,
-            partial(_call_in_loop, _running_loop(), self._order, self._begin),
-        )
-        await to_thread.run_sync(launch)
 
     async def _run_until_drained(self) -> None:
         try:
