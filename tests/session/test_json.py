@@ -1,6 +1,5 @@
 """A session's file: plain JSON, whole at any moment, and nowhere but in its directory."""
 
-import errno
 import json
 import os
 import stat
@@ -20,8 +19,9 @@ from agentrt.message import UserMsg
 from agentrt.model import ScriptedChatModel
 from agentrt.module import StateModule
 from agentrt.session import JSONSession, SessionBase
-from agentrt.state import AgentState, FileStateStore, file
+from agentrt.state import AgentState, FileStateStore
 from agentrt.tool import ToolGroup, Toolkit
+from tests.state.disk import fill_disk_at
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="speaks of links and modes as POSIX has them")
 
@@ -179,56 +179,32 @@ async def test_a_damaged_file_is_refused_and_kept_and_not_quoted(tmp_path, damag
     await JSONSession(tmp_path).save_session_state("s", one=one)
 
 
-class FakeOS:
-    """The module `os`, on a disk that is full at the nth operation."""
-
-    def __init__(self, number: int) -> None:
-        self.left, self.failed = number, ""
-        self.done: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(os, name)
-        return self._counted(name, function) if name in {"open", "write", "fsync", "replace"} else function
-
-    def _counted(self, name: str, function: Any) -> Any:
-        def counted(*arguments: Any) -> Any:
-            self.left -= 1
-            self.done.append(name)
-            if self.left == 0:
-                self.failed = name
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return function(*arguments)
-
-        return counted
-
-
 async def test_full_disk_at_any_operation_leaves_the_old_or_new_file(tmp_path, monkeypatch):
     await JSONSession(tmp_path).save_session_state("s", counter=Counter("old"))
     failed: list[str] = []
     for number in range(1, 100):
-        disk, session = FakeOS(number), JSONSession(tmp_path)
         with monkeypatch.context() as patch:
-            patch.setattr(file, "os", disk)
+            done = fill_disk_at(number, patch)
             try:
-                await session.save_session_state("s", counter=Counter("new"))
+                await JSONSession(tmp_path).save_session_state("s", counter=Counter("new"))
                 break
             except SessionIOError as exc:
-                told = str(exc)
-        failed.append(disk.failed)
-        assert "could not save session 's'" in told
-        assert "No space left" in told
+                text = str(exc)
+        failed.append(done[number - 1])
+        assert "could not save session 's'" in text
+        assert "No space left" in text
         assert saved_in(tmp_path / "s.json")["counter"]["count"] in ("old", "new")
         assert not [*tmp_path.glob("*.tmp")]
-    assert {"open", "write", "fsync", "replace"} == set(failed)
+    assert {"open", "write", "fsync", "replace"} <= set(failed)
     assert saved_in(tmp_path / "s.json") == {"counter": {"count": "new"}}
 
 
 async def test_content_is_synced_before_its_name_and_then_save_returns(tmp_path, monkeypatch):
-    session, disk = JSONSession(tmp_path), FakeOS(0)
+    session = JSONSession(tmp_path)
     await session.save_session_state("s", counter=Counter("old"))
-    monkeypatch.setattr(file, "os", disk)
+    done = fill_disk_at(0, monkeypatch)
     await session.save_session_state("s", counter=Counter("new"))
-    assert disk.done[-5:] == ["write", "fsync", "replace", "open", "fsync"]
+    assert done[-5:] == ["write", "fsync", "replace", "open", "fsync"]
 
 
 async def test_file_in_place_of_the_directory_is_named_in_the_error(tmp_path):

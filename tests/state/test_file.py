@@ -14,7 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -22,10 +21,10 @@ import pytest
 from agentrt._runtime.database import operations
 from agentrt.errors import ConfigError, SessionCorrupt, SessionIOError, SessionVersion, StateError
 from agentrt.message import UserMsg
-from agentrt.state import AgentState, FileStateStore, file, file_store
+from agentrt.state import AgentState, FileStateStore
+from tests.state.disk import fill_disk_at, watch_operations
 
 CHILDREN = Path(__file__).with_name("children.py")
-OPERATIONS = {"open", "write", "fsync", "fdatasync", "ftruncate", "replace", "unlink"}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="speaks of locks and modes as POSIX has them")
 
 
@@ -41,29 +40,6 @@ async def saved(directory: Path, summary: str = "old") -> AgentState:
     state = AgentState(session_id="s", summary=summary, context=[UserMsg("user", "the content " * 100)])
     await FileStateStore(directory).save(state)
     return state
-
-
-class FakeOS:
-    """The module `os`, but what it does goes through `before`, and no write takes more than 500 bytes."""
-
-    def __init__(self, before: Callable[[str], None]) -> None:
-        self._before = before
-
-    def __getattr__(self, name: str) -> Any:
-        function = getattr(os, name)
-        return self._watched(name, function) if name in OPERATIONS else function
-
-    def _watched(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any) -> Any:
-            self._before(name)
-            return function(arguments[0], arguments[1][:500]) if name == "write" else function(*arguments)
-
-        return watched
-
-
-def watch_operations(monkeypatch: pytest.MonkeyPatch, before: Callable[[str], None]) -> None:
-    for module in (file, file_store):
-        monkeypatch.setattr(module, "os", FakeOS(before))
 
 
 class Gate:
@@ -115,15 +91,8 @@ async def test_four_processes_that_add_to_one_number_lose_nothing(tmp_path, time
 
 async def fail_at(number: int, directory: Path, state: AgentState, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """Save while the nth operation finds the disk full; return the operation that failed."""
-    done: list[str] = []
-
-    def full(operation: str) -> None:
-        done.append(operation)
-        if len(done) == number:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        watch_operations(patch, full)
+        done = fill_disk_at(number, patch)
         try:
             await FileStateStore(directory).save(state)
         except SessionIOError as exc:
