@@ -44,6 +44,7 @@ class Workers:
         self._errors = (folder / "workers.log").open("w")
         self._environment = environment
         self._processes = [self._start() for _ in range(count)]
+        self._done_before = -1
         self.kills = 0
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -51,7 +52,12 @@ class Workers:
         return subprocess.Popen(command, cwd=ROOT, env=self._environment, stderr=self._errors)
 
     def find_busy(self) -> "list[subprocess.Popen[bytes]]":
-        """Return the worker that runs replies at this moment, and has run a tool; empty if there is none."""
+        """Return the worker that runs replies at this moment, and has run a tool; empty if there is none.
+
+        Also empty until a call has ended since the last kill: else a slow machine would never come to an end.
+        """
+        if count_done(self._log) == self._done_before:
+            return []
         with closing(sqlite3.connect(self._database, timeout=5)) as connection:
             rows = connection.execute("SELECT DISTINCT worker FROM runner_queue WHERE status = 'running'").fetchall()
         pids = {int(name.split(":")[1]) for (name,) in rows}
@@ -62,6 +68,7 @@ class Workers:
     def kill_busy(self) -> None:
         """Kill a busy worker, if there is one, and start another."""
         for process in self.find_busy()[:1]:
+            self._done_before = count_done(self._log)
             process.send_signal(signal.SIGKILL)
             process.wait()
             self._processes.remove(process)
@@ -74,6 +81,12 @@ class Workers:
         for process in self._processes:
             process.wait()
         self._errors.close()
+
+
+def count_done(log: Path) -> int:
+    """Return how many calls have come to their end, each counted once."""
+    lines = map(json.loads, log.read_text().splitlines())
+    return len({line["key"] for line in lines if line["what"] == "done"})
 
 
 async def run(

@@ -20,7 +20,7 @@ from agentrt.errors import SessionIOError
 from agentrt.runner import DBOSRunner
 from agentrt.state import PostgresStore
 from tests.postgres_server import PostgresServer
-from tests.runner.kill_run import ROOT, Report, check_effects, follow
+from tests.runner.kill_run import ROOT, Report, check_effects, count_done, follow
 
 Fault = Literal["kill", "freeze", "cut", "restart"]
 LEASE_SECONDS = 2.0
@@ -38,6 +38,7 @@ class Machines:
         self._environment = environment
         self._frozen_seconds = frozen_seconds
         self._started = 0
+        self._done_before = -1
         self._processes = [self._start() for _ in range(count)]
         self.hits = 0
 
@@ -50,7 +51,12 @@ class Machines:
         return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=self._errors)
 
     def find_busy(self) -> "list[subprocess.Popen[bytes]]":
-        """Return the workers that run replies at this moment, and have run a tool."""
+        """Return the workers that run replies at this moment, and have run a tool.
+
+        Empty until a call has ended since the last fault: else a slow machine would never come to an end.
+        """
+        if count_done(self._log) == self._done_before:
+            return []
         rows = self._ask("SELECT DISTINCT executor_id FROM agentrt_runner.workflow_status WHERE status = 'PENDING'")
         pids = {int(name.split(":")[1]) for (name,) in rows}
         pids &= {json.loads(line)["pid"] for line in self._log.read_text().splitlines()}
@@ -62,6 +68,7 @@ class Machines:
         if not busy:
             return False
         process = random.choice(busy)
+        self._done_before = count_done(self._log)
         self.hits += 1
         if fault == "kill":
             process.send_signal(signal.SIGKILL)
