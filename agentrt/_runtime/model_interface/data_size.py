@@ -74,18 +74,13 @@ def _seconds_in(source: Base64Source | URLSource, subtype: str, *, is_video: boo
     content = _ends(source)
     seconds = _seconds_of_mp4(content)
     if seconds is None:
-        rate = _VIDEO_BYTES_PER_SECOND if is_video else _byte_rate(content, subtype)
-        seconds = _byte_count(source) // rate
+        is_wave = content[:4] == b"RIFF" and content[8:16] == b"WAVEfmt "
+        rate_in_header = int.from_bytes(content[28:32], "little") if is_wave else 0
+        samples = _SAMPLE_RATE.search(subtype)  # as in "pcm;rate=24000", of two bytes each
+        rate = rate_in_header or (int(samples[1]) * 2 if samples is not None else 0)
+        usual = _BYTES_PER_SECOND.get(subtype.partition(";")[0], _USUAL_BYTES_PER_SECOND)
+        seconds = _byte_count(source) // (_VIDEO_BYTES_PER_SECOND if is_video else rate or usual)
     return min(max(seconds, 1), _MAX_SECONDS)
-
-
-def _byte_rate(content: bytes, subtype: str) -> int:
-    if content[:4] == b"RIFF" and content[8:16] == b"WAVEfmt " and (rate := int.from_bytes(content[28:32], "little")):
-        return rate
-    samples = _SAMPLE_RATE.search(subtype)  # as in "pcm;rate=24000", of two bytes each
-    if samples is not None and int(samples[1]):
-        return int(samples[1]) * 2
-    return _BYTES_PER_SECOND.get(subtype.partition(";")[0], _USUAL_BYTES_PER_SECOND)
 
 
 def _seconds_of_mp4(content: bytes) -> int | None:
