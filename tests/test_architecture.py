@@ -132,7 +132,8 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 def yields_under_a_scope(tree: ast.AST) -> Iterator[ast.AST]:
     for function in nodes_of(tree):
-        if isinstance(function, ast.AsyncFunctionDef):
+        # A lifespan runs in a task of its own, so that it may hold a task group.
+        if isinstance(function, ast.AsyncFunctionDef) and function.name != "lifespan":
             for node in own_nodes(function):
                 if isinstance(node, ast.With | ast.AsyncWith) and _opens_a_scope(node):
                     yield from (child for child in own_nodes(node) if isinstance(child, ast.Yield))
