@@ -32,7 +32,7 @@ _CSV_COLUMNS = ("name", "inputs", "expected")
 _CSV_GROUPS = ("labels", "metadata")
 
 # What each option of a case must be: a test, and words for the error.
-_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
+_CASE_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "labels": (
         lambda labels: (
             isinstance(labels or {}, Mapping)
@@ -87,7 +87,7 @@ class Case:
         if name is not None and not (is_text(name) and len(name) <= _MAX_CASE_NAME):
             raise ConfigError(f"Case(name=...) must be a str of 1 to {_MAX_CASE_NAME} characters, not {name!r:.100}")
         # By its name in errors from here on.
-        for option, (fits, kind) in _OPTIONS.items():
+        for option, (fits, kind) in _CASE_OPTIONS.items():
             if not fits(values[option]):
                 raise ConfigError(f"{self!s:.60}: Case({option}=...) must be {kind}, not {values[option]!r:.100}")
 
