@@ -156,8 +156,8 @@ class Case:
 class Dataset(Collection[Case]):
     """Cases with their evaluators; it iterates over the cases.
 
-    `cassette` is the path of a file that answers the models, those of judges and simulated users included. It is
-    recorded by the first evaluation; each trial has answers of its own, so that a rerun is free and equal.
+    `cassette` is the path of a file that answers the models, those of judges and simulated users included. Requests
+    that it does not have are sent, and recorded. Each trial has answers of its own, so a rerun is free and equal.
     """
 
     def __init__(

@@ -47,7 +47,10 @@ async def evaluate(
     _check_options(build, dataset, repeats, max_concurrency, timeout)
     chosen_layers(ablate, {})  # refuses what is not a layer before anything is spent
     layer = open_budget(budget)
-    tape: AbstractContextManager[Any] = nullcontext() if dataset.cassette is None else cassette(dataset.cassette)
+    # A new case, or a layer left out, asks for what the file does not have yet.
+    tape: AbstractContextManager[Any] = nullcontext()
+    if dataset.cassette is not None:
+        tape = cassette(dataset.cassette, mode="new")
     trials = [Trial(case, repeat) for case in dataset for repeat in range(repeats)]
     with tape:
         async with InMemoryStateStore() as store:

@@ -417,6 +417,17 @@ async def test_a_rerun_with_a_cassette_is_equal_and_asks_nobody(tmp_path: Path) 
     assert sorted(trial.answer for trial in again.trials) == sorted(answers)
 
 
+async def test_a_cassette_grows_with_the_data_set(tmp_path: Path) -> None:
+    def dataset(*names: str) -> Dataset:
+        return Dataset("d", [Case("Good?", name=name) for name in names], cassette=tmp_path / "d.json")
+
+    await evaluate(answering("Yes."), dataset("one", "two"), repeats=2)
+    # Fewer tries leave answers unused, and only the new case is asked for.
+    report = await evaluate(answering("No."), dataset("one", "three"))
+    assert [trial.answer for trial in report.trials] == ["Yes.", "No."]
+    assert (await evaluate(answering(), dataset("one", "two", "three"))).quality == 1.0
+
+
 async def test_costs_are_those_of_the_runs_and_of_published_prices() -> None:
     usage = ChatUsage(1_000_000, 0)
     report = await evaluate(answering(ChatResponse([], True, usage)), Dataset("d", [Case("x")]), repeats=2)
