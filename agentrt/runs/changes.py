@@ -31,6 +31,12 @@ def _changed_messages(where: str, before: Sequence[Msg], after: Sequence[Msg]) -
     # Skip the same objects at both ends: usually only one message, in the middle or at the end, differs.
     start = same_start(before, after)
     end = same_start(before[start:][::-1], after[start:][::-1])
+    # A layer may have copied all of them, so equal ones are left out as well.
+    shorter = min(len(before), len(after))
+    while start + end < shorter and _is_equal(before[start], after[start]):
+        start += 1
+    while start + end < shorter and _is_equal(before[-1 - end], after[-1 - end]):
+        end += 1
     old, new = before[start : len(before) - end], after[start : len(after) - end]
     pairs: list[tuple[int, Msg | None, Msg | None]]
     if len(old) == len(new):

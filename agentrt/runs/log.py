@@ -20,12 +20,13 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.hooks import HOOKS
-from agentrt.message import Msg
+from agentrt.message import Msg, ToolCallBlock
 from agentrt.model import ChatResponse, ChatUsage, WireRecord
 from agentrt.model.estimate import estimated_usage
 from agentrt.runs.changes import FoundChange, changes_between
 from agentrt.runs.contents import Scrubber, SessionContents, dump_json, dump_response
 from agentrt.state.records import RunRow
+from agentrt.state.state import dump_head
 from agentrt.types import PermissionDecision
 
 __all__ = [
@@ -131,6 +132,7 @@ class RunLog:
         # A copy of the list: the conversation may grow before the thread writes it.
         self.context: list[Msg] | None = list(agent.state.context)
         self.chains: bytes = b""
+        self.head = dump_head(agent.state) if settings.scrubber.content else b"{}"
         self.begun_at = now
         self.core_call: int | None = None  # the latest call of on_model_call's core
         self.running: set[str] = set()  # tool calls without a result; no step until all have one
@@ -211,6 +213,7 @@ class RunLog:
             "resumed": self.row is not None,
             "chains": contents.add(self.chains, _KEPT_WHOLE),
             "context": contents.of_list("context", context, scrubber),
+            "state": contents.add(self.head, scrubber),
             # If a whole run is removed, the next run shows that it is missing.
             "previous": None if previous is None else [previous.reply_id, previous.hash],
         }
@@ -331,6 +334,9 @@ class RunLog:
             "outcome": record.outcome,
             "changes": changes,
         }
+        call = record.values.get("tool_call") or getattr(record.values.get("content"), "tool_call", None)
+        if isinstance(call, ToolCallBlock):
+            body["tool_call"] = call.id
         if isinstance(record.result, PermissionDecision):
             decision = record.result
             reason = decision.message or decision.decision_reason or ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic_core import from_json
 
@@ -22,7 +22,13 @@ from agentrt.state.records import RunRow
 from agentrt.state.sessions import check_session_id
 from agentrt.types import ChatUsage, JSONObject, ToolChoice
 
-__all__ = ["Run", "read_line"]
+if TYPE_CHECKING:
+    from agentrt.runs.replay import Replay
+
+__all__ = ["After", "Run", "read_line"]
+
+After = Literal["stop", "keep", "ask"]
+"""The end of a replay: at the first difference, at the end of the record, or as the model now answers."""
 
 _ForkingAgentT = TypeVar("_ForkingAgentT", bound=Agent)
 
@@ -197,6 +203,34 @@ class Run:
             blocks = [self.values.value(reference) for reference in line["blocks"]]
             state["reply_context"] = {**reply, "message": {**reply["message"], "content": blocks}, "parked": True}
         return AgentState.model_validate_json(dump_json(state))
+
+    def first_state(self) -> AgentState:
+        """Return the state before the input, as a new object; raises `UsageError` without content."""
+        if not self.lines or not self.has_content:
+            raise no_content(self._place, "states")
+        begin = self.lines[0]
+        # An older record has only the states at steps.
+        first = begin if "state" in begin else (self._step_lines or [begin])[0]
+        if "state" not in first:
+            raise UsageError(f"{self._place} has no step, so it cannot be replayed")
+        state = {**self.values.value(first["state"]), "reply_context": None}
+        before = self.conversation_references[: -len(self.inputs) or None]
+        state["context"] = [self.values.raw_message(reference) for reference in before]
+        return AgentState.model_validate_json(dump_json(state))
+
+    async def replay(self, agent: Agent, *, after: After = "stop") -> "Replay":
+        """Run the agent from the input of this run, with its recorded answers and results; returns the differences.
+
+        No model and no tool runs, and nothing is saved. The agent may lack layers, or have another prompt. With "stop"
+        the replay ends at the first difference, with "keep" it uses the recorded answers to its end, and with "ask" the
+        model is asked from the first difference on; tools that have no recorded result and are not read-only are left
+        at a question.
+
+        Raises `UsageError` for a run without content.
+        """
+        from agentrt.runs.replay import replay_run  # which records the replay
+
+        return await replay_run(self, agent, after)
 
     def fork(
         self, agent: _ForkingAgentT, at: Step | int, *, session_id: str | None = None, effects: Effects = "ask"

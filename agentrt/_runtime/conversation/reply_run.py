@@ -7,6 +7,7 @@ from threading import get_ident
 from time import time_ns
 from typing import Any, NoReturn
 
+from agentrt._runtime.block import new_name
 from agentrt._runtime.concurrency.background_task import enclosing_replies
 from agentrt._runtime.concurrency.interrupt import Interrupted
 from agentrt._runtime.concurrency.interrupt_trio import create_interruption
@@ -59,7 +60,11 @@ class ReplyRun:
         self.thread = get_ident()
 
     now = staticmethod(time_ns)
-    """The clock, in nanoseconds since the epoch."""
+    """The clock, in nanoseconds since the epoch; a replay has another one, and other ids of sub-agents' replies."""
+
+    def new_child_id(self, call_id: str) -> str:
+        """Return the id of the reply of a sub-agent that this call asks."""
+        return new_name()
 
     def restore(self, context: ReplyContext) -> None:
         """Restore the data and the progress of a reply that resumes."""

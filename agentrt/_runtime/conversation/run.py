@@ -142,6 +142,10 @@ class Run:
         """Return the time in nanoseconds since the epoch."""
         return self._reply.now()
 
+    def new_child_id(self, call_id: str) -> str:
+        """Return the id of the reply of a sub-agent that this call asks: a new one, in a replay the recorded one."""
+        return self._reply.new_child_id(call_id)
+
     def new_id(self) -> str:
         """Return an id that nothing else in this reply has."""
         return self._reply.new_id()

@@ -208,7 +208,9 @@ class Delegation(DelegatedCall):
         if reply is not None:
             reply_id = reply.reply_id
         else:
-            reply_id = new_name() if state.last_reply is None else state.last_reply.reply_id
+            run = self._context.run
+            new_id = new_name() if run is None else run.new_child_id(self.call_id)
+            reply_id = new_id if state.last_reply is None else state.last_reply.reply_id
         with self.announced(self.name, reply_id, state.session_id, resumed) as end:
             self._store.begin(state, is_saved=child.state_store is not None)
             try:

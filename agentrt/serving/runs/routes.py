@@ -13,27 +13,29 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentrt._runtime.block import new_name
-from agentrt.errors import AgentRTError, RunCorrupt, UsageError
+from agentrt.errors import AgentRTError, RunCorrupt, StateError, UsageError
 from agentrt.runs import Run, RunInfo, RunStore
 from agentrt.runs.run import read_line
 from agentrt.runs.store import RUN_STATUSES, is_cursor
 from agentrt.serving.bodies import read_after, read_query_number
 from agentrt.serving.budget import read_json
-from agentrt.serving.failure import ApiError
+from agentrt.serving.failure import ApiError, as_api_error
 from agentrt.serving.gate import Gate, RouteHandler
 from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.owners.runs import find_run, no_run, with_public_ids
 from agentrt.serving.owners.sessions import OwnerSessions, check_sent_id
 from agentrt.serving.runs.playground import CHANGE_FIELDS, Playground
 from agentrt.serving.runs.query import read_label_filters, read_since
-from agentrt.serving.runs.run_page import browser_json, describe_run, dump_run
+from agentrt.serving.runs.run_page import browser_json, describe_replay, describe_run, dump_run
 from agentrt.serving.sse import EventStream
 from agentrt.serving.submission import path_of_events, submit_fork
+from agentrt.serving.waiting_client import AwaitedResponse
 
 __all__ = ["RunRoutes"]
 
 _logger = logging.getLogger("agentrt")
 _MAX_RUNS = 1_000
+_MAX_REPLAY_SECONDS = 60.0
 _MAX_FILTER = 500  # characters
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # between two looks at a run that grows
 
@@ -56,6 +58,7 @@ class RunRoutes:
             ("GET", "/api/runs", self._list),
             ("GET", f"{run}/lines", self._read_lines),
             ("POST", f"{run}/fork", self._fork),
+            ("POST", f"{run}/replay", self._replay),
             ("GET", run, self._read),
             ("DELETE", run, self._delete),
         ]
@@ -144,6 +147,33 @@ class RunRoutes:
         place = path_of_events(request, handle)
         body = {"reply_id": handle.reply_id, "session_id": handle.session_id, "events": place}
         return JsonResponse(body, 201, {"Location": place})
+
+    async def _replay(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
+        runs, info = await _find(request, sessions)
+        body = await read_json(request, self._limits, (*CHANGE_FIELDS, "after"), items=())
+        agent = self._playground.vary(sessions, info.agent, body)
+        after = body.get("after", "stop")
+        # With "ask" a model is asked, and that is what a fork is for.
+        if after not in ("stop", "keep"):
+            raise ApiError(400, "invalid_body", "'after' must be 'stop' or 'keep'")
+        if info.parent is not None:
+            raise ApiError(409, "replay", "a run of a sub-agent is replayed with the run around it")
+        sessions.take_place("streams")
+
+        async def replay() -> Response:
+            try:
+                run = await _load(runs, info)
+                with anyio.fail_after(_MAX_REPLAY_SECONDS):
+                    found = await run.replay(agent, after=after)
+                return _answer(sessions, describe_replay(found))
+            except (UsageError, TimeoutError):
+                refusal = ApiError(409, "replay", "this run has no content, or its replay takes too long")
+            except (ApiError, StateError, OSError) as error:
+                refusal = as_api_error(error, "a replay")
+            return JsonResponse(refusal.body, refusal.status, refusal.headers)
+
+        # Its reader may leave, and a replay of many calls takes a while.
+        return AwaitedResponse(replay)
 
 
 async def _load(runs: RunStore, info: RunInfo) -> Run:

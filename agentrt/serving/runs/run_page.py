@@ -1,19 +1,24 @@
 """A run as one JSON object, with each message, answer and list of tools once."""
 
+from dataclasses import asdict
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from agentrt._runtime.timestamp import timestamp_text
 from agentrt.errors import RunCorrupt
-from agentrt.runs import Run, RunInfo
+from agentrt.message import Msg
+from agentrt.runs import Replay, Run, RunInfo
+from agentrt.runs.contents import dump_json
 from agentrt.runs.log import usage_json
+from agentrt.serving.owners.sessions import message_json
 from agentrt.types import JSONObject
 
-__all__ = ["browser_json", "describe_run", "dump_run"]
+__all__ = ["browser_json", "describe_replay", "describe_run", "dump_run"]
 
 _MAX_VALUE_BYTES = 1_000_000
 _MAX_PAGE_BYTES = 16_000_000
+_MAX_DIFFERENCES = 1_000
 _DELTA_TYPES = frozenset(("TEXT_BLOCK_DELTA", "THINKING_BLOCK_DELTA", "TOOL_CALL_DELTA", "TOOL_RESULT_TEXT_DELTA"))
 
 
@@ -54,6 +59,32 @@ def dump_run(run: Run) -> bytes:
         reason = type(error).__name__
     # Outside the `except`, since the error may quote a message.
     raise RunCorrupt(f"the run {run.reply_id!r:.100} of session {run.session_id!r:.100} cannot be read: {reason}")
+
+
+def describe_replay(replay: Replay) -> dict[str, Any]:
+    """Return the differences of a replay, each with its values as JSON."""
+    differences = [
+        {
+            "session_id": difference.run[0],
+            "reply_id": difference.run[1],
+            "step": None if difference.step is None else asdict(difference.step),
+            "where": difference.where,
+            "layer": difference.layer,
+            "before": _value_of(difference.before),
+            "after": _value_of(difference.after),
+        }
+        for difference in replay.differences[:_MAX_DIFFERENCES]
+    ]
+    message = None if replay.message is None else message_json(replay.message)
+    first = differences[0] if differences else None
+    return {"first": first, "differences": differences, "message": message, "finished": replay.finished}
+
+
+def _value_of(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(_value_of, value))
+    text = value.to_json() if isinstance(value, Msg) else dump_json(value)
+    return {"size": len(text)} if len(text) > _MAX_VALUE_BYTES else from_json(text)
 
 
 class _PageContents:
@@ -103,7 +134,8 @@ class _RunPage:
             "requests": self._requests(),
             "layer_calls": [
                 self._place(line)
-                | _some_of(line, "call", "parent", "hook", "layer", "place", "outcome", "decision", "reason")
+                | _some_of(line, "call", "parent", "hook", "layer", "place", "tool_call")
+                | _some_of(line, "outcome", "decision", "reason")
                 | {"own_seconds": line["own_ns"] / 1e9, "total_seconds": line["total_ns"] / 1e9}
                 | {"changes": self._changes(line["changes"])}
                 for line in self._lines("layer")

@@ -8,7 +8,7 @@ from agentrt import Agent, MiddlewareBase
 from agentrt.errors import ConfigError
 from agentrt.model import ScriptedChatModel
 from agentrt.runs import RunRecorder
-from agentrt.serving import create_app
+from agentrt.serving import Owner, create_app
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
 from agentrt.types import PermissionBehavior, PermissionDecision
@@ -153,7 +153,7 @@ async def test_what_is_not_allowed_is_refused(has_owners: bool, playground: Any,
     options, headers = ({"auth": OWNERS}, ANN) if has_owners else ({}, {})
     async with serve(world.agent, playground=playground, **options) as client:
         await ask(client, "go", headers=headers)
-        for path in (FORK,):
+        for path in (FORK, REPLAY):
             response = await client.post(path, json={"at": 2, **body}, headers=headers)
             assert code_of(response) == (403, "playground")
         assert world.paid == []
@@ -256,3 +256,54 @@ async def test_a_run_without_content_is_not_forked():
     async with serve(make_recorded(content=False), playground=True) as client:
         await ask(client, "find it")
         assert code_of(await client.post(FORK, json={"at": 2})) == (409, "fork")
+
+
+async def test_a_replay_names_the_layer_of_each_difference():
+    async with serve(make_recorded(Shorten()), playground=True) as client:
+        await ask(client, "find it")
+        same = (await client.post(REPLAY, json={})).json()
+        assert same | {"message": None} == {"first": None, "differences": [], "message": None, "finished": True}
+        assert same["message"]["content"][-1]["text"] == "It is there."
+        found = (await client.post(REPLAY, json={"without": ["Shorten"]})).json()
+        [first] = found["differences"]
+        assert (first, found["finished"]) == (found["first"], False)
+        assert (first["where"], first["layer"], first["session_id"]) == ("messages[2]", "Shorten", "main")
+        assert first["step"] == {"number": 3, "kind": "model", "seq": first["step"]["seq"]}
+        assert first["before"]["content"][1]["output"] == "found"
+        kept = (await client.post(REPLAY, json={"system_prompt": "Find.", "after": "keep"})).json()
+        assert [one["where"] for one in kept["differences"]] == ["messages[0]"] * 2
+        assert kept["finished"]
+        # Nothing was added.
+        assert len((await client.get("/api/runs")).json()["runs"]) == 1
+        assert len((await client.get("/api/sessions/main")).json()["messages"]) == 2
+        for body in ({"after": "ask"}, {"after": ["stop"]}, {"tools": []}):
+            assert code_of(await client.post(REPLAY, json=body)) == (400, "invalid_body")
+
+
+async def test_a_replay_pays_nothing():
+    world = World(has_child=True)
+    async with serve(world.agent, playground=True) as client:
+        await ask(client, "go")
+        assert world.paid == ["20"]
+        for body in ({}, {"system_prompt": "x", "after": "keep"}, {"effects": "run"}):
+            assert (await client.post(REPLAY, json=body)).status_code == 200
+        assert world.paid == ["20"]
+        page = (await client.get("/api/runs/main/r1")).json()
+        [child] = page["children"]
+        path = f"/api/runs/{child['session_id']}/{child['reply_id']}/replay"
+        assert code_of(await client.post(path, json={})) == (409, "replay")
+
+
+async def test_owners_replay_their_own_runs_alone():
+    async with serve(make_recorded(Shorten()), playground=[Shorten], auth=OWNERS) as client:
+        await ask(client, "help me", headers=ANN)
+        assert code_of(await client.post(REPLAY, json={}, headers=BOB)) == (404, "no_run")
+        response = await client.post(REPLAY, json={"without": ["Shorten"]}, headers=ANN)
+        assert response.json()["first"]["layer"] == "Shorten"
+        assert Owner("ann").prefix not in response.text
+
+
+async def test_a_run_without_content_is_not_replayed():
+    async with serve(make_recorded(content=False), playground=True) as client:
+        await ask(client, "find it")
+        assert code_of(await client.post(REPLAY, json={})) == (409, "replay")

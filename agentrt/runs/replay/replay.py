@@ -1,0 +1,77 @@
+"""The replay of a run."""
+
+from dataclasses import dataclass, field
+from typing import get_args
+
+from agentrt.agent import Agent
+from agentrt.errors import UsageError
+from agentrt.message import Msg
+from agentrt.runs.recorder import RunRecorder
+from agentrt.runs.replay.answers import RecordedAnswers
+from agentrt.runs.replay.differences import Difference, differences_of
+from agentrt.runs.replay.record import given_inputs
+from agentrt.runs.run import After, Run
+from agentrt.state import InMemoryStateStore
+
+__all__ = ["Replay", "replay_run"]
+
+_MAX_ANSWERS = 1_000
+_MAX_REPLAY_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The result of a replay: the differences in the order of the run, and the last message.
+
+    `finished` says whether the replay came to the end of the record.
+    """
+
+    differences: list[Difference] = field(default_factory=list)
+    message: Msg | None = None
+    finished: bool = True
+
+    @property
+    def first(self) -> Difference | None:
+        """The first difference."""
+        return self.differences[0] if self.differences else None
+
+
+async def replay_run(run: Run, agent: Agent, after: After) -> Replay:
+    """Replay a run with an agent, as `Run.replay` does."""
+    if not isinstance(agent, Agent):
+        raise UsageError(f"replay(agent) must be an Agent, not {agent!r:.100}")
+    if after not in get_args(After):
+        raise UsageError(f'replay(after=...) must be "stop", "keep" or "ask", not {after!r:.100}')
+    state, answers = run.first_state(), RecordedAnswers(run, after)
+    async with InMemoryStateStore() as store:
+        # In a store of its own, so that nothing is added to the record.
+        layers = [layer for layer in agent.middlewares if not isinstance(layer, RunRecorder)]
+        recorder = RunRecorder(store, max_bytes=_MAX_REPLAY_BYTES)
+        conversation = agent.with_middlewares([recorder, *layers, answers]).with_state(state)
+        conversation.state_store = None
+        answers.conversation = conversation
+        message = await _converse(conversation, run, answers)
+        await store.runs.flush()
+        replayed = await store.runs.load(run.session_id, run.reply_id)
+    differences = differences_of(run, replayed, is_whole=not answers.is_left)
+    if after != "keep":
+        del differences[1:]
+    return Replay(differences, message, not answers.is_left or answers.is_at_end)
+
+
+async def _converse(conversation: Agent, run: Run, answers: RecordedAnswers) -> Msg | None:
+    """Reply to the input, and give the recorded answers to questions; returns the last message."""
+    reply = run.state_at(0).reply_context if run.steps else None
+    form = None if reply is None else reply.structured
+    schema = None if form is None or form.is_replaced else form.schema
+    try:
+        message: Msg | None = await conversation.reply(given_inputs(run) or None, schema, reply_id=run.reply_id)
+        for _ in range(_MAX_ANSWERS):
+            question = None if answers.is_left else conversation.waiting()
+            answer = None if question is None else answers.answer_to(question)
+            if answer is None:
+                break
+            message = await conversation.reply(answer)
+    except Exception:  # noqa: BLE001  # as the recorded run may have failed; what the replay did until then is compared
+        message = None
+    return message
