@@ -41,7 +41,7 @@ function longRun(size, later) {
 
 export const runScenes = {
   async run(context) {
-    const page = await ready(context);
+    const page = await ready(context, "#session=ann%2Freturns%20%C3%A9");
     await say(page, "pay for lunch");
     await page.locator(".card.agent .allow").click();
     await answered(page, "The tool said");
@@ -109,6 +109,25 @@ export const runScenes = {
     await hasText(page, ".steps .first", "first difference: messages[1]");
     await page.locator(".steps .first button").nth(1).click();
     await hasText(page, ".pane-step h2", "Model call 1: studio-model");
+  },
+
+  async replay(context) {
+    const page = await openRun(context);
+    await page.locator(".findings button", { hasText: "Shorten" }).click();
+    await page.getByRole("button", { name: "Replay" }).click();
+    await hasText(page, "main", "No difference.");
+    await page.goBack();
+    await page.getByRole("checkbox", { name: "Run again with Shorten" }).uncheck();
+    await page.getByRole("button", { name: "Replay" }).click();
+    await hasText(page, ".side", "messages[1], because of Shorten");
+    await hasText(page, ".diff ins", "Electronics may be returned within 14 days.");
+    await page.getByRole("button", { name: "Look at the step" }).first().click();
+    await hasText(page, ".pane-step h2", "Model call 2");
+    // What the program does not allow is refused, and said.
+    expected.push("403");
+    await page.getByRole("checkbox", { name: /Run again with middle/ }).uncheck();
+    await page.getByRole("button", { name: "Fork and run" }).click();
+    await hasText(page, "#problem", "create_app(playground=...)");
   },
 
   async subagents(context) {
@@ -314,6 +333,7 @@ export const runScenes = {
     await page.locator(".findings button").first().click();
     await page.locator(".onion").first().waitFor();
     assert.equal(await page.locator("#timeline").isVisible(), false);
+    await page.waitForFunction(() => document.activeElement.closest(".pane-step"));
     assert.ok(await isNarrow(page), "step");
     // Each text stands out against what is behind it.
     const contrast = await page.evaluate(() => {

@@ -81,6 +81,10 @@ def test_fork_without_the_layer_is_compared_with_its_run(play: Play):
     play("fork", make_recorded_app(playground=["Shorten"]))
 
 
+def test_replay_names_the_layer_of_the_first_difference(play: Play):
+    play("replay", make_recorded_app(playground=["Shorten"]))
+
+
 def test_sub_agents_stay_in_the_chat_and_in_the_time_line(play: Play):
     play("subagents", make_recorded_app())
 

@@ -90,7 +90,8 @@ async function show(address) {
     runs.rowId = address.get("step");
     await openRecord(run, reply);
     runs.rowId = address.get("step");
-    update();
+    // On a narrow screen the focus would stay on what is hidden now.
+    update(() => matchMedia("(max-width: 900px)").matches && document.querySelector(`.pane-${state.pane} button`)?.focus());
   } else if (compare !== null) {
     set({ view: "compare", isReplay: address.has("replay") });
     await openRecord(compare, reply);

@@ -1,7 +1,7 @@
 // Run again from a step: with other layers, another prompt or another model.
 
 import { call, runPath } from "../server.js";
-import { guarded, update } from "../store.js";
+import { guarded } from "../store.js";
 import { clean } from "../text.js";
 import { useRef, useState } from "../vendor/htm-preact.js";
 import { Folded, html } from "../widgets.js";
@@ -34,9 +34,9 @@ export function Again({ record, row, go }) {
       }
     });
   const replay = during(async () => {
-    const { at: _, effects: __, ...changed } = body();
-    runs.replay = { ...(await call(runPath(record.sessionId, record.replyId, "/replay"), { method: "POST", body: changed })), without: changed.without };
-    update();
+    const { at: _, ...changed } = body();
+    const found = await call(runPath(record.sessionId, record.replyId, "/replay"), { method: "POST", body: { ...changed, after: "keep" } });
+    runs.replay = { ...found, without: changed.without };
     go({ compare: record.sessionId, reply: record.replyId, replay: "1" });
   });
   const fork = during(async () => {

@@ -14,7 +14,7 @@ export function Compare({ go }) {
   const { record, other, replay } = runs;
   if (!record?.page) return html`<main class="page"><${Picker} go=${go} title="Compare two runs: choose the first one" onPick=${(run) => go({ compare: run.session_id, reply: run.reply_id })} /></main>`;
   const back = html`<button type="button" onClick=${() => go({ run: record.sessionId, reply: record.replyId })}>‹ Run</button>`;
-  if (state.isReplay && replay) return html`<main class="page">${back}<${Replay} record=${record} replay=${replay} /></main>`;
+  if (state.isReplay && replay) return html`<main class="page">${back}<${Replay} record=${record} replay=${replay} go=${go} /></main>`;
   if (!other?.page) {
     const pick = (run) => go({ compare: record.sessionId, reply: record.replyId, with: run.session_id, other: run.reply_id });
     return html`<main class="page">${back}<h2>${clean(record.page.title)}</h2><${Picker} go=${go} title="Choose the run to compare it with" onPick=${pick} /></main>`;
@@ -150,18 +150,21 @@ function Waiting({ record }) {
   return html`<${QuestionCard} question=${question} onAnswer=${answer} />`;
 }
 
-function Replay({ record, replay }) {
-  const { differences, without } = replay;
+function Replay({ record, replay, go }) {
+  const { differences, without, finished } = replay;
+  const rowAt = ({ reply_id: replyId, step }) => step && record.timeline.rows.find((row) => row.replyId === replyId && [row.seq, row.endSeq].includes(step.seq));
+  const look = (row) => go({ run: record.sessionId, reply: record.replyId, step: row.id });
   return html`
     <h2>Replay of ${clean(record.page.title)}</h2>
-    <p class="dim">No model and no tool was called${without.length ? html`; left out: <b>${clean(without.join(", "))}</b>` : ""}.</p>
+    <p class="dim">No model and no tool was called${without.length ? html`; left out: <b>${clean(without.join(", "))}</b>` : ""}.${!finished && " It did not come to the end of the record."}</p>
     ${!differences.length && html`<p class="panel side"><b>No difference.</b> Every request, decision and result was the same.</p>`}
     ${differences.map((difference, index) => html`<div class="panel side" key=${index}>
       <p class="caption">${index === 0 ? "First difference" : `Difference ${index + 1}`}</p>
-      <p>${clean(describe(difference))}</p>
+      <div class="row"><span class="grow">${clean(describe(difference))}</span>
+        ${rowAt(difference) && html`<button type="button" onClick=${() => look(rowAt(difference))}>Look at the step</button>`}</div>
       <${Diff} title=${difference.where} before=${valueOf(difference.before)} after=${valueOf(difference.after)} />
     </div>`)}`;
 }
 
-const describe = ({ step, where, layer }) => `${typeof step === "object" && step !== null ? `step ${step.number} (${step.kind})` : `step ${step}`}: ${where}${layer ? `, because of ${layer}` : ""}`;
+const describe = ({ step, where, layer }) => `${step ? `Step ${step.number} (${step.kind})` : "Before the first step"}: ${where}${layer ? `, because of ${layer}` : ""}`;
 const valueOf = (value) => (value == null ? null : typeof value === "string" ? value : Array.isArray(value.content) ? messageText(value) : typeof value.content === "string" ? value.content : JSON.stringify(value, null, 1));
