@@ -3,6 +3,8 @@ import assert from "node:assert/strict";
 import { answered, expected, hasText, open, ready, say, spec } from "./page.mjs";
 
 const view = (page, name) => page.locator(`header nav [data-view=${name}]`).click();
+// Its end may be written a moment after the reply has ended.
+const opened = (page) => hasText(page, ".pane-run .pill", "done");
 const isNarrow = (page) => page.evaluate(() => document.documentElement.scrollWidth <= innerWidth);
 
 // Has a run, and opens it.
@@ -12,7 +14,7 @@ async function openRun(context, text = "read the policy") {
   await answered(page, "The tool said");
   await view(page, "runs");
   await page.locator("#runs .item", { hasText: text }).click();
-  await page.locator("#timeline li").first().waitFor();
+  await opened(page);
   return page;
 }
 
@@ -46,7 +48,7 @@ export const runScenes = {
     await page.locator(".card.agent .allow").click();
     await answered(page, "The tool said");
     await page.locator("#log").getByRole("button", { name: "Look into the run" }).click();
-    await page.locator("#timeline li").first().waitFor();
+    await opened(page);
     // Two calls of 10 and 5 tokens, at 1 and 2 dollars a million.
     assert.match(await page.locator(".pane-run .chips").textContent(), /done.*20 in, 10 out.*\$0\.00004.*2 model calls/);
     await hasText(page, ".qa", "paid 3 for lunch");
@@ -139,7 +141,7 @@ export const runScenes = {
     await page.locator("#log summary", { hasText: "Agent child" }).click();
     await hasText(page, "#log details details summary", "Call of pay");
     await page.locator("#log").getByRole("button", { name: "Look into the run" }).click();
-    await page.locator("#timeline li.agent").waitFor();
+    await opened(page);
     // Tokens, calls and cost are of the whole tree.
     assert.match(await page.locator(".pane-run .chips").textContent(), /40 in, 20 out.*4 model calls/);
     assert.deepEqual(await page.locator("#timeline li.inner .label").allTextContents(), ["studio-model", "pay", "studio-model"]);
@@ -217,6 +219,7 @@ export const runScenes = {
     await answered(page, "The tool said: paid 9007199254740993");
     await view(page, "runs");
     await page.locator("#runs .item").click();
+    await opened(page);
     for (const name of ["Reply", "studio-model", "Wait", "pay"]) {
       await page.locator("#timeline button", { hasText: name }).first().click();
       await hasText(page, ".pane-step h2", name);
@@ -328,6 +331,7 @@ export const runScenes = {
     // A list, a run and a step are three screens.
     await view(page, "runs");
     await page.locator("#runs .item").click();
+    await page.locator("#timeline li").first().waitFor();
     assert.equal(await page.locator("#runs").isVisible(), false);
     assert.ok(await isNarrow(page), "run");
     await page.locator(".findings button").first().click();
