@@ -77,6 +77,7 @@ class _Comparison:
         for child in self._run.children:
             if child.session_id in others:
                 yield from _Comparison(child, others[child.session_id], self._is_whole).all()
+        # The message of a replay that was left is not its answer.
         if self._is_whole:
             for change in changes_between("answer", self._run.message, self._other.message):
                 yield self._at(self._end, "answer", self._layer_anywhere(), change.before, change.after)
@@ -92,13 +93,14 @@ class _Comparison:
                 if self._is_whole:
                     yield self._at(line, "call not made", self._layer_anywhere(), one.messages, None)
                 continue
+            # Compared as the layer that answers compared it, so that both find the same differences.
             values = {"messages": second.messages, "tools": second.tools, "tool_choice": second.tool_choice}
             for where, before, after in request_differences(one, values):
                 layer = _differing_layer(one.changes, second.changes, _family(where)) or self._layer_anywhere()
                 yield self._at(line, where, layer, before, after)
             layer = _differing_layer(one.changes, second.changes, "answer")
             if layer is not None:
-                before, after = (_answer_of(request) for request in (one, second))
+                before, after = (_final_answer(request) for request in (one, second))
                 yield self._at(line, "answer", layer, before, after)
 
     def _compare_calls(self) -> Iterator[tuple[int, Difference]]:
@@ -109,6 +111,7 @@ class _Comparison:
                 assert second is not None
                 yield self._at(self._end, "extra call", self._layer_anywhere(), None, call_key(second.reached))
                 continue
+            # A call that was never started has no line of its own.
             line = one.line or self._end
             if second is None:
                 if self._is_whole:
@@ -150,6 +153,7 @@ def _differing_layer(one: Sequence[Change], second: Sequence[Change], family: st
         mine, theirs = ([change for change in changes if change.layer == layer] for changes in sides)
         if len(mine) != len(theirs):
             return layer
+        # A layer that got something else already has another one outside of it to blame.
         for before, after in zip(mine, theirs, strict=True):
             is_same_before = _has_same_content(before.before, after.before)
             if is_same_before and not _has_same_content(before.after, after.after):
@@ -179,7 +183,7 @@ def _differing_decision(one: RecordedCall, second: RecordedCall) -> tuple[str | 
     return deciding, before, after
 
 
-def _answer_of(request: ModelRequest) -> Any:
+def _final_answer(request: ModelRequest) -> Any:
     """Return the answer as the layers left it."""
     return next((change.after for change in request.changes if change.where == "answer"), request.answer)
 

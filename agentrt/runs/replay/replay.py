@@ -15,7 +15,7 @@ from agentrt.state import InMemoryStateStore
 
 __all__ = ["Replay", "replay_run"]
 
-_MAX_ANSWERS = 1_000
+_MAX_REPLAYED_QUESTIONS = 1_000
 _MAX_REPLAY_BYTES = 1_000_000_000
 
 
@@ -66,7 +66,7 @@ async def _converse(conversation: Agent, run: Run, answers: RecordedAnswers) -> 
     schema = None if form is None or form.is_replaced else form.schema
     try:
         message: Msg | None = await conversation.reply(given_inputs(run) or None, schema, reply_id=run.reply_id)
-        for _ in range(_MAX_ANSWERS):
+        for _ in range(_MAX_REPLAYED_QUESTIONS):
             question = None if answers.is_left else conversation.waiting()
             answer = None if question is None else answers.answer_to(question)
             if answer is None:
