@@ -48,7 +48,35 @@ class AgentConfig:
         Raises `ConfigError` for a file that cannot be read. Its values are checked by `build`.
         """
         file = fspath(path)
-        return cls(_read_file(file), file)
+        parsers: dict[str, Callable[[str], Any]] = {
+            ".toml": tomllib.loads,
+            ".json": json.loads,
+            ".yaml": _parse_yaml,
+            ".yml": _parse_yaml,
+        }
+        parse = parsers.get(Path(file).suffix.lower())
+        if parse is None:
+            raise ConfigError(f"{file!r} must be TOML, JSON or YAML: name it, for example, agentrt.toml")
+        data: Any = None
+        problem: str | None = None
+        try:
+            with open(file, "rb") as opened:
+                content = opened.read(_MAX_FILE_BYTES + 1)
+            if len(content) > _MAX_FILE_BYTES:
+                problem = f"it has more than {_MAX_FILE_BYTES:,} bytes"
+            else:
+                data = parse(content.decode("utf-8-sig"))  # editors of Windows begin a file with a mark
+        except OSError as error:
+            problem = str(error.strerror)
+        except UnicodeDecodeError:
+            problem = "it is not UTF-8 text"
+        except RecursionError:
+            problem = "its tables are nested too deeply"
+        except ValueError as error:
+            problem = str(error)
+        if problem is not None:  # raised here, since what a parser raises may quote the file, with a secret in it
+            raise ConfigError(f"{file!r} cannot be read: {problem}")
+        return cls(data, file)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -95,36 +123,6 @@ def _copy_data(value: Any, numbers: "count[int]") -> Any:
     if isinstance(value, Mapping):
         return {key: _copy_data(item, numbers) for key, item in value.items()}
     return [_copy_data(item, numbers) for item in value] if isinstance(value, list) else value
-
-
-def _read_file(file: str) -> Any:
-    parsers: dict[str, Callable[[str], Any]] = {
-        ".toml": tomllib.loads,
-        ".json": json.loads,
-        ".yaml": _parse_yaml,
-        ".yml": _parse_yaml,
-    }
-    parse = parsers.get(Path(file).suffix.lower())
-    if parse is None:
-        raise ConfigError(f"{file!r} must be TOML, JSON or YAML: name it, for example, agentrt.toml")
-    problem = ""
-    try:
-        with open(file, "rb") as opened:
-            content = opened.read(_MAX_FILE_BYTES + 1)
-        if len(content) > _MAX_FILE_BYTES:
-            problem = f"it has more than {_MAX_FILE_BYTES:,} bytes"
-        else:
-            return parse(content.decode("utf-8-sig"))  # editors of Windows begin a file with a mark
-    except OSError as error:
-        problem = str(error.strerror)
-    except UnicodeDecodeError:
-        problem = "it is not UTF-8 text"
-    except RecursionError:
-        problem = "its tables are nested too deeply"
-    except ValueError as error:
-        problem = str(error)
-    # Raised here, since what a parser raises may quote the file, with a secret in it.
-    raise ConfigError(f"{file!r} cannot be read: {problem}")
 
 
 def _parse_yaml(text: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from agentrt._runtime.text import repr_of
-from agentrt.embedding import EmbeddingModelBase, Vector
+from agentrt.embedding import EmbeddingModelBase
 from agentrt.errors import ConfigError
 from agentrt.rag.progress import ProgressCount
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch, check_limit
@@ -89,7 +89,12 @@ async def search_texts(
     question: object = query  # a model may ask for anything
     if not isinstance(question, str) or not question.strip():
         return FoundTexts(by_words[:limit])
-    vector, failure = await _try_to_embed(embedding, question)
+    vector, failure = None, "no answer in time"
+    with anyio.move_on_after(_MAX_QUERY_SECONDS):
+        try:
+            vector = (await embedding([question[:_MAX_QUERY_LENGTH]], are_queries=True)).embeddings[0]
+        except Exception as error:  # noqa: BLE001  # the boundary to a model, which may be the user's own
+            failure = type(error).__name__  # not its text, which may quote the query
     if vector is None:
         _logger.warning("texts are searched for by their words alone, since %s failed: %s", embedding.model, failure)
         return FoundTexts(by_words[:limit], failure)
@@ -104,13 +109,3 @@ async def search_texts(
     # Ties are broken by id, as in the stores.
     best = sorted(scores, key=lambda id: (-scores[id], id))[:limit]
     return FoundTexts([TextMatch(texts[id], scores[id]) for id in best])
-
-
-async def _try_to_embed(embedding: EmbeddingModelBase, query: str) -> tuple[Vector | None, str]:
-    failure = "no answer in time"
-    with anyio.move_on_after(_MAX_QUERY_SECONDS):
-        try:
-            return (await embedding([query[:_MAX_QUERY_LENGTH]], are_queries=True)).embeddings[0], ""
-        except Exception as error:  # noqa: BLE001  # the boundary to a model, which may be the user's own
-            failure = type(error).__name__  # not its text, which may quote the query
-    return None, failure

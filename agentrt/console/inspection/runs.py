@@ -10,8 +10,7 @@ from agentrt._runtime.text import encodable_text
 from agentrt._runtime.timestamp import timestamp_text
 from agentrt.console.inspection.sessions import open_named_store, print_out, quote_id
 from agentrt.errors import ConfigError, UsageError
-from agentrt.runs import Run, RunStore, Verification
-from agentrt.state import SessionStore
+from agentrt.runs import Run, RunStore
 from agentrt.state.store import find_session
 
 __all__ = ["run_audit", "run_runs"]
@@ -111,18 +110,12 @@ async def _verify_runs(options: argparse.Namespace, key: bytes | None) -> int:
         for session_id in sessions:
             found = await runs.verify(session_id, key=key)
             lines += found.lines
-            if not found.ok and not await _is_running(store, session_id, found):
+            # The end is missing while the reply has not ended.
+            info = await find_session(store, session_id) if found.reason == "no end" else None
+            if not found.ok and (info is None or info.status == "idle"):
                 place = "" if found.first_wrong is None else f", line {found.first_wrong}"
                 run = "" if found.reply_id is None else f", run {quote_id(found.reply_id)}"
                 print_out(f"{quote_id(session_id)}{run}{place}: {found.reason}")
                 code = 1
         print_out(f"{lines} lines of {len(sessions)} sessions: {'all as written' if not code else 'not as written'}")
         return code
-
-
-async def _is_running(store: SessionStore, session_id: str, found: Verification) -> bool:
-    """Say whether the end is missing because the reply has not ended."""
-    if found.reason != "no end":
-        return False
-    info = await find_session(store, session_id)
-    return info is not None and info.status != "idle"
