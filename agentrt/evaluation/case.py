@@ -268,8 +268,9 @@ def plain_value(value: Any) -> Any:
     """Return a value as JSON can hold it: dataclasses, models and mappings as dicts."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain_value(asdict(value))
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
+    dump = getattr(value, "model_dump", None)  # of a pydantic model
+    if callable(dump):
+        return dump(mode="json")
     if isinstance(value, Mapping):
         return {str(key): plain_value(part) for key, part in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

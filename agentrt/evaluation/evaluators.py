@@ -82,12 +82,14 @@ def fits(schema: Any) -> Evaluator:
         except pydantic.PydanticUserError as error:
             raise ConfigError(f"fits(schema) must be a type or a JSON schema, not {schema!r:.100}") from error
 
-        def check(value: Any) -> str | None:
+        def problem_of(value: Any) -> str | None:
             try:
                 adapter.validate_python(value)
             except pydantic.ValidationError as error:
                 return str(error)
             return None
+
+        check = problem_of
 
     def validate(trial: Trial) -> Verdict:
         value = _answer_of(trial)

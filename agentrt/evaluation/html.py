@@ -39,7 +39,7 @@ def page_of(report: Report) -> str:
         f"<p>{len(report.passes)} cases, {report.repeats} tries each, seed {report.seed}.</p>",
         _quality(report),
         _layers(report),
-        f"<h2>Tries</h2>{plot_of_tries(report)}",
+        f"<h2>Tries</h2><p>Of at most {_MAX_TRIALS} cases, failed ones first.</p>{plot_of_tries(report)}",
         _spending_table(report),
         _trials(report),
     ]
@@ -97,7 +97,9 @@ def plot_of_tries(report: Report) -> str:
     # Many tries become small squares.
     size = max(4, min(18, _PLOT // report.repeats))
     rows = []
-    for row, (name, tries) in enumerate(report.passes.items()):
+    # Those that failed first, since a page cannot hold every case of a huge data set.
+    ordered = sorted(report.passes.items(), key=lambda passed: all(passed[1]))[:_MAX_TRIALS]
+    for row, (name, tries) in enumerate(ordered):
         y = row * (size + 4)
         rows.append(_label(name, y + size * 0.75))
         rows += [
@@ -105,7 +107,7 @@ def plot_of_tries(report: Report) -> str:
             f'fill="{"#2e8b57" if passed else "#c0392b"}"/>'
             for column, passed in enumerate(tries)
         ]
-    height = len(report.passes) * (size + 4)
+    height = len(ordered) * (size + 4)
     return _svg(_LABELS + size * report.repeats + 10, height, "Tries of each case: passed or failed", rows)
 
 
