@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from inspect import isawaitable
 from typing import Any
@@ -14,12 +13,12 @@ import anyio
 from agentrt.agent import Agent
 from agentrt.errors import ConfigError, UsageError
 from agentrt.evaluation.case import Case, Evaluator, Turn, text_of_turn
-from agentrt.evaluation.spending import SpendingAccount
+from agentrt.evaluation.spending import SpendingAccount, open_budget
 from agentrt.evaluation.user import SimulatedUser
 from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import Msg, ToolCallBlock, ToolResultBlock, ToolResultState
-from agentrt.middleware import BudgetMiddleware
+from agentrt.middleware import Budget, BudgetMiddleware
 from agentrt.model import ChatUsage
 from agentrt.runs import Run, RunRecorder, run_stores
 from agentrt.state import AgentState, InMemoryStateStore
@@ -75,7 +74,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class TrialError:
-    """An exception in a trial: `where` is "build", "layer", "reply", "user", or the name of an evaluator."""
+    """An exception in a trial: `where` is "build", "layer", "user", "reply", "run", or the name of an evaluator."""
 
     where: str
     type: str
@@ -138,7 +137,10 @@ class Trial:
     @property
     def tool_uses(self) -> list[ToolUse]:
         """The tool calls of all turns and their sub-agents, without those of hidden tools."""
-        messages = [message for run in self.runs for message in _messages_in(run)] or self.messages
+        messages = self.messages
+        # A recorder of the user's may leave out all content, and then sub-agents are not seen.
+        if self.runs and all(run.has_content for run in self.runs):
+            messages = [message for run in self.runs for message in _messages_in(run)]
         return [use for message in messages for use in _uses_in(message)]
 
     @property
@@ -346,8 +348,12 @@ class TrialRunner:
             trial.error = TrialError.of(where, error)
         [runs, *_] = run_stores(agent)
         for reply_id in reply_ids:
-            with suppress(UsageError):  # refused before it started, so it was not recorded
+            try:
                 trial.runs.append(await runs.load(agent.state.session_id, reply_id))
+            except UsageError:  # refused before it started, so it was not recorded
+                continue
+            except Exception as error:  # noqa: BLE001  # the user's own store failed
+                trial.error = trial.error or TrialError.of("run", error)
         costs = [run.cost for run in trial.runs]
         trial.cost = None if None in costs else math.fsum(cost for cost in costs if cost is not None)
         trial.usage = sum((run.usage for run in trial.runs), ChatUsage())
@@ -382,7 +388,7 @@ async def run_case(
     case: Case,
     evaluators: Sequence[Evaluator] = (),
     *,
-    budget: Any = None,
+    budget: Budget | None = None,
     timeout: float = _STEP_TIMEOUT,  # noqa: ASYNC109  # of each step, not of the call
 ) -> Trial:
     """Run a case once, and return the trial with the verdicts of the evaluators; it does not raise for a failure.
@@ -392,5 +398,5 @@ async def run_case(
     if not isinstance(case, Case):
         raise ConfigError(f"run_case(case) must be a Case, not {case!r:.100}")
     async with InMemoryStateStore() as store:
-        runner = TrialRunner(build, name_evaluators(evaluators), store, budget, timeout)
+        runner = TrialRunner(build, name_evaluators(evaluators), store, open_budget(budget), timeout)
         return await runner.run(Trial(case))

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agentrt import Agent
-from agentrt.errors import ConfigError, UsageError
+from agentrt.errors import ConfigError, SessionIOError, UsageError
 from agentrt.evaluation import (
     Case,
     Dataset,
@@ -18,15 +18,19 @@ from agentrt.evaluation import (
     SimulatedUser,
     Trial,
     Verdict,
+    called,
     contains,
     evaluate,
     exact,
     final_state,
+    no_error,
     run_case,
 )
 from agentrt.message import UserMsg
 from agentrt.middleware import Budget
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
+from agentrt.runs import RunRecorder
+from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
 from tests.evaluation.conftest import answering, call, form, judge_model
 
@@ -201,6 +205,50 @@ async def test_a_reply_that_raises_or_hangs_fails_its_trial() -> None:
         assert trial.run is not None
         assert trial.run.status in ("failed", "interrupted")
         assert trial.verdicts["contains('a')"].passed is False
+
+
+async def test_a_record_without_content_is_enough_for_most() -> None:
+    async def find() -> str:
+        """Find."""
+        return "found"
+
+    async with InMemoryStateStore() as store:
+        layers = [RunRecorder(store, content=False)]
+        build = answering([call("find")], "Found.", tools=[find], layers=layers)
+        trial = await run_case(build, Case("Find"), [called("find"), contains("Found"), no_error()])
+    assert trial.problems() == []
+
+
+async def test_calls_of_sub_agents_are_tool_uses() -> None:
+    async def find() -> str:
+        """Find."""
+        return "found"
+
+    child = Agent("finder", "You find.", ScriptedChatModel([[call("find")], "Found."]), [find])
+    build = answering([call("finder", query="it")], "Done.", tools=[child.as_tool("Finds things.")])
+    trial = await run_case(build, Case("Find"), [called("find", 1), called("finder", 1)])
+    assert trial.problems() == []
+    assert trial.runs[0].calls == 4
+
+
+async def test_a_store_that_fails_is_an_error_of_its_trial() -> None:
+    store = InMemoryStateStore()
+    store.runs.load = refuse  # type: ignore[method-assign]
+    async with store:
+        trial = await run_case(answering("Yes.", layers=[RunRecorder(store)]), Case("x"), [contains("Yes")])
+    assert str(trial.error) == "run: SessionIOError: the disk is full"
+    assert (trial.passed, trial.answer) == (False, "Yes.")
+
+
+async def refuse(session_id: str, reply_id: str | None = None) -> Any:
+    raise SessionIOError("the disk is full")
+
+
+async def test_a_judge_of_one_case_has_a_budget_too() -> None:
+    judge = Judge(judge_model(), "Good?", name="judge")
+    trial = await run_case(answering("Yes."), Case("x"), [judge, judge], budget=Budget(model_calls=1))
+    assert "BudgetExceeded" in str(trial.error)
+    assert list(trial.verdicts) == ["judge"]
 
 
 @pytest.mark.parametrize(
