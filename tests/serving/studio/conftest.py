@@ -146,6 +146,8 @@ class StudioModel(ChatModelBase):
             content = [TextBlock(MARKDOWN)]
         elif text.startswith("read"):
             content = [ToolCallBlock("p1", "read_policy", "{}")]
+        elif text == "fail":
+            raise ValueError("broken")
         elif text == "long":
             content = [TextBlock("x" * 10_000_000)]
         elif text == "gate":

@@ -124,6 +124,13 @@ const scenes = {
     await hasText(page, "#log .meta", "interrupted");
     await page.locator("#interrupt").waitFor({ state: "hidden" });
     await page.request.post(`${spec.url}/open-gate`);
+    // One that fails says so, and does not stand in the way of the next one.
+    await say(page, "fail");
+    await hasText(page, "#live .failed", "ValueError");
+    await page.waitForFunction(() => document.getElementById("status").textContent === "");
+    await say(page, "hello");
+    await answered(page, "You said: hello");
+    assert.equal(await page.locator("#live .failed").count(), 0);
   },
 
   async reload(context) {

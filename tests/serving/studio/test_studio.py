@@ -36,7 +36,7 @@ def test_agents_and_tools_inside_ask_and_wait(play: Play):
     play("waits", make_app())
 
 
-def test_reply_is_interrupted(play: Play):
+def test_reply_is_interrupted_and_another_one_fails(play: Play):
     play("interrupt", make_app())
 
 

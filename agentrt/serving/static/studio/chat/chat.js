@@ -156,7 +156,7 @@ class Message extends Still {
 
 function LiveMessage({ live, onRun }) {
   return html`<article class="message assistant" data-id=${live.id} tabindex="-1">
-    <${Head} message=${{ id: live.id, role: "assistant", name: state.agent }} onRun=${onRun} />
+    <${Head} message=${{ ...live.end, id: live.id, role: "assistant", name: state.agent, created_at: null }} onRun=${onRun} />
     <${Body} blocks=${live.blocks} version=${live.blocks.version} onTimes=${(key) => showTimes(live.id, key)} />
   </article>`;
 }

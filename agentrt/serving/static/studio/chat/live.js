@@ -8,6 +8,7 @@ export class Live {
   constructor(id) {
     this.id = id;
     this.seq = 0;
+    this.end = null; // the event that ended it
     this.timeline = new Timeline(id);
     this.blocks = new Blocks();
     this.bodies = new Map([[id, this.blocks]]);
@@ -17,6 +18,7 @@ export class Live {
   apply(event) {
     if (event.seq) this.seq = Math.max(this.seq, event.seq);
     this.timeline.apply(event);
+    if (event.type === "REPLY_END" && event.reply_id === this.id) this.end = event;
     const body = this.bodies.get(event.reply_id) ?? this.blocks;
     this.applyTo(body, event);
     if (body !== this.blocks) this.blocks.version += 1;

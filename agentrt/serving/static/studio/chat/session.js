@@ -52,10 +52,13 @@ export async function refresh(force = false) {
   chat.etag = session.etag ?? null;
   // The message that was sent is among those of the session by now.
   chat.mine = null;
-  if (chat.live && !chat.follower && session.reply?.id !== chat.live.id) chat.live = null;
+  if (chat.live && !chat.follower && session.reply?.id !== chat.live.id && !failedUnseen(session.messages)) chat.live = null;
   update();
   if (session.reply && !chat.follower && (session.reply.id !== chat.live?.id || session.status === "running")) follow(session.reply.id);
 }
+
+// A reply that failed before it said anything is no message of the session.
+const failedUnseen = (messages) => !["completed", undefined].includes(chat.live.end?.finished_reason) && !messages.some((message) => message.id === chat.live.id);
 
 // Messages that are as they were stay the same objects, which are not drawn again.
 function keepMessages(messages) {

@@ -18,7 +18,7 @@ export function findings(record, others) {
     if (row.isRetry) add("wait", row, row.name, `waited ${duration(row.end - row.start)}`);
     if (row.call && row.isFailed && row.end !== null) add("bad", row, row.name, row.note === "error" ? `failed: ${record.outputOf(row).slice(0, 200)}` : row.note);
     if (row.question) addWait(record, row, add);
-    if (row.isFailed && row.kind === "reply") add("bad", row, "The reply", `ended as ${row.note}${page.error ? `: ${page.error}` : ""}`);
+    if (row.isFailed && row.kind === "reply") add("bad", row, "The reply", `ended as ${row.note}`);
     for (const layer of row.layers) {
       if (layer.decision === "deny" && layer.layer !== null) add("bad", row, layer.layer, `denied this call: ${layer.reason}`);
     }

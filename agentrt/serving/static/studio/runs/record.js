@@ -138,7 +138,7 @@ export class Record {
       listed.push(...messages.add);
     }
     const { tools, answer, changes } = requests[index];
-    return { ...requests[index], messages: listed.map((reference) => this.message(reference)), tools: this.value(tools) ?? [], answer: this.value(answer), changes: this.changes(changes) };
+    return { ...requests[index], messages: listed.map((reference) => this.message(reference)), tools: listOf(this.value(tools)), answer: this.value(answer), changes: this.changes(changes) };
   }
 
   // What was sent the last time that the step was tried; its prompt and tools were made before the first try.
@@ -240,6 +240,9 @@ function linesOf(run) {
   if (run.ended_at && run.status !== "waiting") lines.push({ kind: "end", n: Infinity, t: Date.parse(run.ended_at) * 1e6, reason: run.status });
   return lines;
 }
+
+// One that is too long for the page is its size.
+const listOf = (value) => (Array.isArray(value) ? value : []);
 
 export function blockText(block, isBare = false) {
   switch (block?.type) {

@@ -125,7 +125,7 @@ export class Timeline {
       case "REPLY_END":
         if (id === this.replyId) {
           this.end("wait", now);
-          this.end("reply", now, event.finished_reason, event.finished_reason !== "completed");
+          this.end("reply", now, event.error ? `${event.finished_reason} (${event.error})` : event.finished_reason, event.finished_reason !== "completed");
         }
         break;
       case "MODEL_CALL_START":
