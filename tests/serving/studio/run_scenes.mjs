@@ -113,6 +113,21 @@ export const runScenes = {
     await hasText(page, ".pane-step h2", "Model call 1: studio-model");
   },
 
+  async fork_that_asks(context) {
+    const page = await ready(context);
+    await say(page, "pay for lunch");
+    await page.locator(".card.agent .allow").click();
+    await answered(page, "The tool said");
+    await page.locator("#log").getByRole("button", { name: "Look into the run" }).click();
+    await opened(page);
+    await page.locator("#timeline li.model button").first().click();
+    await page.getByRole("button", { name: "Fork and run" }).click();
+    // Nothing is paid again unless the reader allows it, and that can be done here.
+    await page.locator(".two .card.agent").getByRole("button", { name: "Allow" }).click();
+    await page.locator(".two .side").nth(1).locator(".pill.completed").waitFor();
+    await hasText(page, "main", "Both took the same steps.");
+  },
+
   async replay(context) {
     const page = await openRun(context);
     await page.locator(".findings button", { hasText: "Shorten" }).click();
@@ -316,6 +331,9 @@ export const runScenes = {
     await page.keyboard.press("Enter");
     await hasText(page, ".pane-step h2", "read_policy");
     for (const name of ["Layers", "Raw", "Replay", "Fork and run"]) await tabTo(name);
+    await page.locator(".skip").focus();
+    await page.keyboard.press("Enter");
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Call and result");
     await tabTo("Inbox", "Shift+Tab");
     await page.keyboard.press("Enter");
     await hasText(page, "main", "Nothing waits.");

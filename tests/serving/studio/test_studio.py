@@ -81,6 +81,10 @@ def test_fork_without_the_layer_is_compared_with_its_run(play: Play):
     play("fork", make_recorded_app(playground=["Shorten"]))
 
 
+def test_fork_asks_before_it_pays_again(play: Play):
+    play("fork_that_asks", make_recorded_app(playground=["Shorten"]))
+
+
 def test_replay_names_the_layer_of_the_first_difference(play: Play):
     play("replay", make_recorded_app(playground=["Shorten"]))
 

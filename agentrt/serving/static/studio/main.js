@@ -6,7 +6,7 @@ import { chat, listSessions, openSession, refresh } from "./chat/session.js";
 import { Compare } from "./runs/compare.js";
 import { Inbox, openQuestions } from "./runs/inbox.js";
 import { Runs } from "./runs/run.js";
-import { FRESH, listRuns, listWaiting, loadRecord, openRecord, runs } from "./runs/state.js";
+import { listRuns, listWaiting, loadRecord, openRecord, runs } from "./runs/state.js";
 import { Refused, call, isSigningIn, signOut, sleep } from "./server.js";
 import { drawWith, guarded, set, setOffline, state, update } from "./store.js";
 import { clean } from "./text.js";
@@ -19,14 +19,14 @@ const PANES = {
   chat: [["sessions", "Sessions"], ["chat", "Chat"], ["inspect", "Inspect"]],
   runs: [["list", "List"], ["run", "Run"], ["step", "Step"]],
 };
-const SKIPS = { chat: ["#input", "To the message"], runs: [".pane-step button, .pane-run button", "To the step"] };
+const SKIPS = { chat: ["#input", "To the message"], runs: [".pane-step button", "To the step"] };
 
 function App() {
   const View = VIEWS.find(([name]) => name === state.view)?.[2];
   const [target, words] = SKIPS[state.view] ?? ["main button", "To the content"];
   const skip = (event) => {
     event.preventDefault();
-    document.querySelector(target)?.focus();
+    [...document.querySelectorAll(target)].find((element) => element.checkVisibility())?.focus();
   };
   return html`
     <a class="skip" href="#" onClick=${skip}>${words}</a>
@@ -99,7 +99,7 @@ async function show(address) {
     if (runs.other?.key !== `${other}/${otherReply}`) {
       runs.other?.close();
       runs.other = null;
-      if (other !== null) runs.other = await loadRecord(other, otherReply, FRESH);
+      if (other !== null) runs.other = await loadRecord(other, otherReply);
     }
     update();
   } else {

@@ -41,6 +41,7 @@ export function Again({ record, row, go }) {
   });
   const fork = during(async () => {
     const made = await call(runPath(record.sessionId, record.replyId, "/fork"), { method: "POST", body: body() });
+    runs.fresh = `${made.session_id}/${made.reply_id}`;
     go({ compare: record.sessionId, reply: record.replyId, with: made.session_id, other: made.reply_id });
   });
   return html`<form class="again" onSubmit=${(event) => {

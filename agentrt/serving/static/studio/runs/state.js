@@ -5,7 +5,7 @@ import { state, update } from "../store.js";
 import { Record } from "./record.js";
 
 const PAGE = 100;
-export const FRESH = 30; // tries to read a run that has just begun
+const MAX_TRIES = 30;
 
 export const runs = {
   list: [],
@@ -20,6 +20,7 @@ export const runs = {
   tab: "",
   showsLayers: false,
   other: null, // the run that it is compared with
+  fresh: null, // the key of a fork that has just begun
   replay: null, // the differences that a replay found
   waiting: [], // questions in all sessions
   off: new Set(), // layers that are left out where a run runs again
@@ -54,18 +55,15 @@ export async function listWaiting() {
   update();
 }
 
-// A run that has just begun may not be written yet.
-export async function loadRecord(sessionId, replyId, tries = 1) {
+export async function loadRecord(sessionId, replyId) {
   const record = new Record(sessionId, replyId);
-  for (let left = tries; ; left -= 1) {
-    try {
-      await record.load();
-      break;
-    } catch (error) {
-      if (left <= 1 || error.status !== 404) throw error;
-      await sleep(300);
-    }
+  // A fork that has just begun may not be written yet, and to ask for it would be an error.
+  for (let tries = 0; runs.fresh === record.key && tries < MAX_TRIES; tries += 1) {
+    const page = await call("runs", { query: { limit: PAGE } });
+    if (page.runs.some((run) => key(run) === record.key)) runs.fresh = null;
+    else await sleep(300);
   }
+  await record.load();
   if (record.page.status === "running") record.follow();
   return record;
 }
