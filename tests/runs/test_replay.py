@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 from pydantic import BaseModel
 
@@ -284,6 +285,38 @@ async def test_concurrent_calls_replay(store: InMemoryStateStore):
     run = await store.runs.load(agent.state.session_id)
     assert len(run.children) == 2
     await check_same(run, agent)
+
+
+async def test_a_cancelled_replay_leaves_nothing_behind(store: InMemoryStateStore):
+    agent = make_agent(store)
+    await agent.reply("Find it")
+    run = await store.runs.load(agent.state.session_id)
+    waits = anyio.Event()
+
+    class Waits(MiddlewareBase):
+        inherited = True
+
+        async def on_acting(self, agent, input_kwargs, next_handler):
+            waits.set()
+            await anyio.sleep_forever()
+            yield
+
+    planted = agent.with_middlewares([*agent.middlewares, Waits()])
+    async with anyio.create_task_group() as group:
+        group.start_soon(run.replay, planted)
+        await waits.wait()
+        group.cancel_scope.cancel()
+    again = await store.runs.load(run.session_id)
+    assert (again.lines, agent.state.reply_context) == (run.lines, None)
+    await check_same(run, agent)
+
+
+async def test_a_record_with_gaps_is_not_replayed(store: InMemoryStateStore):
+    agent = make_agent(store, max_bytes=1_000)
+    await agent.reply("Find it")
+    run = await store.runs.load(agent.state.session_id)
+    with pytest.raises(UsageError, match="'gap'"):
+        await run.replay(agent)
 
 
 async def test_replays_that_cannot_be_are_refused(store: InMemoryStateStore):
