@@ -43,7 +43,7 @@ _MAX_TOKENS = 1 << 53  # a larger count is a provider's mistake, and would not s
 
 
 def only_if(has_work: Callable[[Any, Any], bool]) -> Callable[[_Hook], _Hook]:
-    """Make a hook return the next layer's result directly, for the price of a call, where there is no work for it.
+    """Make a hook return the next layer's result directly, for the price of a call, unless it has work to do.
 
     `has_work` gets the middleware and the agent.
     """

@@ -13,7 +13,7 @@ AIMS = {
     "lines of the longest function": 60,
     "highest complexity": 20,
     "deepest nesting": 5,
-    "private functions with one caller, %": 39,  # to become 20
+    "private functions with one caller, %": 36,  # to become 20
     "names defined in more than one module": 10,
     "comments per 1,000 lines": 60,
     "Any per 1,000 lines": 20,
