@@ -251,9 +251,11 @@ async def test_an_interrupt_from_a_print_hook_prints_the_end():
 async def test_a_reply_waits_for_room_and_its_caller_can_leave():
     agent = agent_of(["one two three", "four"])
     agent.set_msg_queue_enabled(True, MessageQueue(1))
-    with anyio.move_on_after(0.02) as scope:
-        await agent.reply("go")
-    assert scope.cancelled_caught
+    async with anyio.create_task_group() as group:
+        group.start_soon(agent.reply, "go")
+        await anyio.wait_all_tasks_blocked()
+        assert agent.state.reply_context is not None
+        group.cancel_scope.cancel()
     assert agent.state.reply_context is None
     agent.set_msg_queue_enabled(False)
     assert (await agent.reply("on")).get_text_content() == "four"

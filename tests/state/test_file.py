@@ -422,7 +422,7 @@ async def test_a_file_system_without_locks_refuses_the_save(tmp_path, monkeypatc
 
 async def test_hanging_disk_ends_the_wait_and_is_not_used_twice(tmp_path, monkeypatch):
     state = await saved(tmp_path)
-    monkeypatch.setattr(operations, "MAX_WAIT", 0.05)
+    monkeypatch.setattr(operations, "MAX_WAIT", 0.3)
     monkeypatch.setattr(operations, "_EXTRA_WAIT", 0.05)
     gate, store = Gate(monkeypatch), FileStateStore(tmp_path)
     state.summary = "slow"
