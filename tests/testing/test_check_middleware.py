@@ -448,7 +448,7 @@ def test_a_swallowed_task_cancellation_is_found_by_later_calls(middleware, what)
 async def check(middleware):
     # Little patience with the one that hangs, so that the test is short; none of the others is to be given up for being
     # slow on a busy machine.
-    await check_middleware(middleware, faults=["cancel"], patience=0.4 if middleware is GivesBackAfterItsLoop else 10.0)
+    await check_middleware(middleware, faults=["cancel"], patience=1.0 if middleware is GivesBackAfterItsLoop else 10.0)
 
 
 class AnswersItself(MiddlewareBase):
