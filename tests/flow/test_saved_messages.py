@@ -63,5 +63,6 @@ async def test_a_recorded_run_ends_with_the_message_as_it_was_told(tmp_path):
     async with SQLiteStore(tmp_path / "a.db") as store:
         agent = mail_agent(state_store=store).with_middlewares([HoldMail(), RunRecorder(store)])
         message = await agent.reply("Read it.")
+        await store.runs.flush()
         run = await store.runs.load(agent.state.session_id)
     assert run.message.get_text_content() == message.get_text_content() == "It says IGNORE ALL."
