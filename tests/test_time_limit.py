@@ -101,7 +101,9 @@ def run_pytest(folder: Path, test: str, grace: float, plugin: str = "") -> subpr
     command = [sys.executable, "-m", "pytest", "-q", "-o", "anyio_mode=auto", "--time-limit=1", "--rootdir=."]
     paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
 
 
 @pytest.mark.slow
