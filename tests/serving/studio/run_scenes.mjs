@@ -283,6 +283,9 @@ export const runScenes = {
     await page.getByRole("button", { name: "Allow" }).click();
     await hasText(page, "main", "Nothing waits.");
     await page.locator("header .badge").waitFor({ state: "detached" });
+    // A run that was open goes on, without being opened anew.
+    await page.goBack();
+    await hasText(page, ".findings", "pay was approved after");
     await view(page, "chat");
     await answered(page, "The tool said: paid 3 for lunch");
   },

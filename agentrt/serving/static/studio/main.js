@@ -6,7 +6,7 @@ import { chat, listSessions, openSession, refresh } from "./chat/session.js";
 import { Compare } from "./runs/compare.js";
 import { Inbox, openQuestions } from "./runs/inbox.js";
 import { Runs } from "./runs/run.js";
-import { listRuns, listWaiting, loadRecord, openRecord, runs } from "./runs/state.js";
+import { listRuns, listWaiting, loadRecord, openRecord, refreshRecords, runs } from "./runs/state.js";
 import { Refused, call, isSigningIn, signOut, sleep } from "./server.js";
 import { drawWith, guarded, set, setOffline, state, update } from "./store.js";
 import { clean } from "./text.js";
@@ -137,7 +137,10 @@ async function watch() {
       await readInputs();
       if (turn % 2) {
         await listWaiting();
-        if (state.view !== "chat") await listRuns("again");
+        if (state.view !== "chat") {
+          await listRuns("again");
+          await refreshRecords();
+        }
         if (state.view === "chat" && !chat.follower) await refresh();
       }
       if (turn % 10 === 9) await listSessions();

@@ -1,14 +1,14 @@
 // Two runs side by side, the first difference marked; or what a replay found.
 
 import { Diff } from "../diff.js";
-import { set, state } from "../store.js";
+import { state } from "../store.js";
 import { clean, count, duration, money } from "../text.js";
 import { html } from "../widgets.js";
 import { QuestionCard } from "../chat/forms.js";
 import { call, sessionPath } from "../server.js";
 import { messageText } from "./record.js";
 import { Answer, Chips } from "./run.js";
-import { loadRecord, runs } from "./state.js";
+import { listRuns, refreshRecords, runs } from "./state.js";
 
 export function Compare({ go }) {
   const { record, other, replay } = runs;
@@ -142,10 +142,8 @@ function Waiting({ record }) {
   const answer = async (event) => {
     await call(sessionPath(record.sessionId, "/replies"), { method: "POST", body: { answer: { ...event, session_id: record.sessionId } } });
     runs.waiting = runs.waiting.filter((found) => found.session_id !== record.sessionId);
-    const fresh = await loadRecord(record.sessionId, record.replyId);
-    if (!fresh.isLive) fresh.follow();
-    runs.other = fresh;
-    set({});
+    await listRuns("again");
+    await refreshRecords();
   };
   return html`<${QuestionCard} question=${question} onAnswer=${answer} />`;
 }

@@ -76,3 +76,13 @@ export async function openRecord(sessionId, replyId) {
   runs.record = await loadRecord(sessionId, replyId);
   update();
 }
+
+// A run that waited goes on when somebody has answered, here or elsewhere.
+export async function refreshRecords() {
+  for (const record of [runs.record, runs.other]) {
+    const listed = record?.page && !record.isLive && runs.list.find((run) => key(run) === record.key);
+    if (!listed || (listed.status === record.page.status && listed.lines === record.page.lines)) continue;
+    await record.load();
+    if (record.page.status === "running") record.follow();
+  }
+}
