@@ -43,9 +43,7 @@ async def replay_run(run: Run, agent: Agent, after: After) -> Replay:
     if after not in get_args(After):
         raise UsageError(f'replay(after=...) must be "stop", "keep" or "ask", not {after!r:.100}')
     if any(line["kind"] == "gap" for line in run.lines):
-        raise UsageError(
-            f"{run!r} cannot be replayed: its lines of the kind 'gap' say what was not recorded"
-        )
+        raise UsageError(f"{run!r} cannot be replayed: its lines of the kind 'gap' say what was not recorded")
     state, answers = run.first_state(), RecordedAnswers(run, after)
     async with InMemoryStateStore() as store:
         # In a store of its own, so that nothing is added to the record.
