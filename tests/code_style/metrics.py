@@ -193,17 +193,32 @@ def _nesting(node: ast.AST, depth: int) -> int:
 
 def one_caller_share(sources: Sequence[Source]) -> Figure:
     """Return which share of the private functions of modules is used in one place only, in per cent."""
-    count, places = 0, []
+    count = sum(_is_private(node.name) for node in _module_functions(sources))
+    places = _used_once(sources)
+    return Figure(100 * len(places) / max(count, 1), places)
+
+
+def one_caller_share_of_all(sources: Sequence[Source]) -> Figure:
+    """Return the same as a share of all functions of modules, which is how other projects were measured."""
+    places = _used_once(sources)
+    return Figure(100 * len(places) / max(len(_module_functions(sources)), 1), places)
+
+
+def _module_functions(sources: Sequence[Source]) -> list[Function]:
+    return [node for source in sources for node in source.tree.body if isinstance(node, FUNCTIONS)]
+
+
+def _used_once(sources: Sequence[Source]) -> list[str]:
+    """Return the places of the private functions of modules that are used in one place."""
+    places = []
     for source in sources:
         uses = Counter(
             node.id for node in source.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         )
         for node in source.tree.body:
-            if isinstance(node, FUNCTIONS) and _is_private(node.name):
-                count += 1
-                if uses[node.name] == 1:
-                    places.append(source.place(node))
-    return Figure(100 * len(places) / max(count, 1), places)
+            if isinstance(node, FUNCTIONS) and _is_private(node.name) and uses[node.name] == 1:
+                places.append(source.place(node))
+    return places
 
 
 def repeated_names(sources: Sequence[Source]) -> Figure:
@@ -404,6 +419,7 @@ MEASURES: dict[str, Callable[[Sequence[Source]], Figure]] = {
     "highest complexity": highest_complexity,
     "deepest nesting": deepest_nesting,
     "private functions with one caller, %": one_caller_share,
+    "the same, % of all functions of modules": one_caller_share_of_all,
     "names defined in more than one module": repeated_names,
     "comments per 1,000 lines": comments_per_thousand,
     "Any per 1,000 lines": any_per_thousand,

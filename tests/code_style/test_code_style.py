@@ -13,7 +13,8 @@ AIMS = {
     "lines of the longest function": 60,
     "highest complexity": 20,
     "deepest nesting": 5,
-    "private functions with one caller, %": 36,  # to become 20
+    "private functions with one caller, %": 36,
+    "the same, % of all functions of modules": 20,  # other projects: 5 to 26
     "names defined in more than one module": 10,
     "comments per 1,000 lines": 60,
     "Any per 1,000 lines": 20,
@@ -113,6 +114,7 @@ def test_nesting_is_counted_and_elif_is_no_deeper_than_if(tmp_path: Path) -> Non
 def test_a_function_with_one_caller_is_found(tmp_path: Path) -> None:
     text = "def _one(): pass\ndef _two(): pass\ndef f(): _one(); _two(); _two()\n"
     assert measure("private functions with one caller, %", tmp_path, text) == 50
+    assert measure("the same, % of all functions of modules", tmp_path, text) == 100 / 3
 
 
 def test_a_name_in_two_modules_is_found(tmp_path: Path) -> None:
