@@ -273,6 +273,7 @@ class TrialRunner:
     store: InMemoryStateStore
     budget: BudgetMiddleware | None = None
     timeout: float = _STEP_TIMEOUT
+    sessions: set[str] = field(default_factory=set)
 
     async def run(self, trial: Trial) -> Trial:
         """Run the case of an empty trial, and fill in the rest."""
@@ -304,6 +305,13 @@ class TrialRunner:
                 agent, trial.world = agent
         if not isinstance(agent, Agent):
             raise UsageError(f"build(case) must return an Agent, or an Agent and its world, not {agent!r:.200}")
+        # Otherwise a trial would see the messages of another one.
+        if agent.state.session_id in self.sessions:
+            raise UsageError(
+                "build(case) returned a conversation that another trial has: make a new agent for each trial, or give "
+                "the agent itself in place of build"
+            )
+        self.sessions.add(agent.state.session_id)
         chains = agent.chains
         trial.layers = {
             chains.name_of(layer): type(layer) for layer in agent.middlewares if not isinstance(layer, RunRecorder)

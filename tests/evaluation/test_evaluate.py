@@ -194,6 +194,14 @@ async def test_a_build_that_fails_is_an_error_of_its_trial(build: Any, words: st
         report.trials[0].check()
 
 
+async def test_one_conversation_for_two_trials_is_refused() -> None:
+    agent = answering("Yes.", "Yes.")(Case("x"))
+    report = await evaluate(lambda case: agent, Dataset("d", [Case("x"), Case("y")]))
+    [first, second] = report.trials
+    assert first.passed
+    assert "another trial has" in str(second.error)
+
+
 async def test_a_reply_that_raises_or_hangs_fails_its_trial() -> None:
     async def wait(messages: Any, tools: Any) -> str:
         await anyio.sleep_forever()
