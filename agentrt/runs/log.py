@@ -45,6 +45,7 @@ FORMAT = 1
 """The format of the lines that this version writes; it reads older ones."""
 
 _MAX_TITLE_LENGTH = 120
+_MAX_TITLE_SOURCE = 10_000  # characters in which its words are looked for
 _STATUS_BY_REASON = {"parked": "waiting", "error": "failed", "died": "died"}
 _LEFT = ("interrupted", "closed", "cancelled")
 _DELTA_IDS: dict[type, str] = {
@@ -490,8 +491,9 @@ def title_of(context: Sequence[Msg], scrubber: Scrubber) -> str:
     """Return the first words of the last message that did not come from an agent."""
     for message in reversed(context):
         if message.role == "user":
-            words = " ".join((message.get_text_content() or "").split())
-            return scrubber.text(words[: _MAX_TITLE_LENGTH * 4])[:_MAX_TITLE_LENGTH]
+            # Redacted first: a secret may be cut here, or have more than one space.
+            text = scrubber.text(message.get_text_content() or "")
+            return " ".join(text[:_MAX_TITLE_SOURCE].split())[:_MAX_TITLE_LENGTH]
     return ""
 
 

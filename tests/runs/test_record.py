@@ -1,5 +1,6 @@
 """What a record holds, and that nothing and nobody keeps it from there."""
 
+import json
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -207,6 +208,22 @@ async def test_secrets_are_redacted_before_they_are_hashed(open_sqlite: Any, tmp
     assert SECRET.encode() not in text
     assert b"REDACTED" in text
     assert kept
+
+
+@pytest.mark.parametrize("secret", ["-----BEGIN KEY-----\nabc\n-----END KEY-----", 'pässword-"1"', "k" * 470])
+async def test_secrets_are_redacted_however_json_writes_them(store: InMemoryStateStore, secret: str):
+    script = [
+        [call("c1", arguments=json.dumps({"name": [{"it": secret}]}))],
+        [call("c2", arguments=f'{{"name": {json.dumps(secret)}')],  # cut off
+    ]
+    agent = make_agent(store, script=[*script, "done"], redact=[secret])
+    await agent.reply(f"{secret}  {secret}")
+    run = await store.runs.load(agent.state.session_id)
+    assert run.title == "[REDACTED] [REDACTED]"
+    first, second = run.requests[0].answer, run.requests[1].answer
+    assert first and [block.input for block in first.content] == ['{"name": [{"it": "[REDACTED]"}]}']
+    assert second and [block.input.rstrip("}") for block in second.content] == ['{"name": "[REDACTED]"']
+    assert json.dumps(secret)[1:-1] not in str([event.to_json() for event in run.events])
 
 
 def _unpacked(folder: Any) -> Any:
