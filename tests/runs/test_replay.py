@@ -11,7 +11,7 @@ from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.errors import ModelError, UsageError
 from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import HintBlock, TextBlock, UserMsg
-from agentrt.middleware import RetryMiddleware
+from agentrt.middleware import CacheMiddleware, RetryMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.runs import Run, RunRecorder
 from agentrt.state import InMemoryStateStore
@@ -220,11 +220,11 @@ async def test_structured_output_replays(store: InMemoryStateStore):
 
 
 async def test_failed_attempts_replay(store: InMemoryStateStore):
-    script: list[Any] = [ModelError("away"), [call("c1")], ModelError("away"), "It is there."]
-    agent = make_agent(store, RetryMiddleware(retry_on=[ModelError], initial_delay=0), script=script)
+    script: list[Any] = [ModelError("away"), [call("c1")], ConnectionError("away"), "It is there."]
+    agent = make_agent(store, RetryMiddleware(retry_on=[ModelError, OSError], initial_delay=0), script=script)
     await agent.reply("Find it")
     run = await store.runs.load(agent.state.session_id)
-    assert [request.error for request in run.requests] == ["ModelError", None, "ModelError", None]
+    assert [request.error for request in run.requests] == ["ModelError", None, "ConnectionError", None]
     await check_same(run, agent)
     first = (await run.replay(agent.without(RetryMiddleware), after="keep")).first
     assert first.where == "call not made"
@@ -236,6 +236,30 @@ async def test_a_run_that_failed_replays_to_its_failure(store: InMemoryStateStor
         await agent.reply("Find it")
     run = await store.runs.load(agent.state.session_id)
     await check_same(run, agent)
+
+
+async def test_a_cache_keeps_nothing_of_a_replay(store: InMemoryStateStore):
+    """Not the answer to another prompt, and no old result."""
+    found: list[str] = []
+
+    async def look(name: str) -> str:
+        """Look for something."""
+        found.append(name)
+        return f"{name} {len(found)}"
+
+    tool = FunctionTool(look, is_read_only=True)
+    script = [[call("c1", "look")], "old"]
+    recorded = make_agent(store, script=script, tools=[tool])
+    await recorded.reply("x")
+    run = await store.runs.load(recorded.state.session_id)
+    cache = CacheMiddleware(tools={"look": 600})
+    agent = make_agent(store, cache, script=[[call("c1", "look")], "new"], tools=[tool])
+    agent.system_prompt = "Another."
+    replayed = (await run.replay(agent, after="keep")).message
+    assert replayed is not None
+    assert replayed.get_text_content() == "old"
+    assert (await agent.reply("x")).get_text_content() == "new"
+    assert found == ["it", "it"]
 
 
 @pytest.mark.parametrize("is_confirmed", [False, True])

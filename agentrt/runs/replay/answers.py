@@ -1,5 +1,6 @@
 """The layer that answers models and tools from a record."""
 
+import builtins
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -39,6 +40,9 @@ from agentrt.runs.run import After, Run
 from agentrt.types import STRUCTURED_OUTPUT, PermissionDecision, ToolChunk, ToolResponse
 
 __all__ = ["RecordedAnswers"]
+
+_KEPT_BY_NO_CACHE: dict[str, Any] = {"no_store": True}
+"""The metadata of recorded answers and results: other conversations must not get them, nor those of another prompt."""
 
 
 class RecordedAnswers(MiddlewareBase):
@@ -112,7 +116,10 @@ class RecordedAnswers(MiddlewareBase):
             async for item in next_handler():
                 yield item
             return
-        yield found or ToolResponse([TextBlock("This call is not in the record.")], ToolResultState.ERROR)
+        if found is None:
+            yield ToolResponse([TextBlock("This call is not in the record.")], ToolResultState.ERROR)
+        else:
+            yield replace(found, metadata={**found.metadata, **_KEPT_BY_NO_CACHE})
 
     def answer_to(
         self, question: RequireUserConfirmEvent | RequireExternalExecutionEvent
@@ -222,13 +229,21 @@ class _RecordedModel(ChatModelBase):
             await self._leave()
             raise ModelError("not reached: the reply was left")
         if request.error is not None:
-            kind = getattr(errors, request.error, None)
-            is_known = isinstance(kind, type) and issubclass(kind, ModelError)
-            error: ModelError = kind("recorded") if is_known else ModelError("recorded")  # type: ignore[misc]  # a class
-            error.retry_after = 0.0
-            raise error
+            raise _error_named(request.error)
         assert request.answer is not None
         # "replayed", so that layers which count tokens or cost do not count them again.
         usage = None if request.usage is None else replace(request.usage, replayed=True)
-        answer = replace(request.answer, usage=usage, content=[replace(block) for block in request.answer.content])
+        content = [replace(block) for block in request.answer.content]
+        answer = replace(request.answer, usage=usage, content=content, metadata={**_KEPT_BY_NO_CACHE})
         return stream_response(answer) if self.stream and answer.is_last else answer
+
+
+def _error_named(name: str) -> Exception:
+    """Return an error of the type with this name: of a model, or one of Python, such as `ConnectionError`."""
+    kind = getattr(errors, name, getattr(builtins, name, None))
+    if not isinstance(kind, type) or not issubclass(kind, ModelError | OSError):
+        return ModelError("recorded")
+    error: ModelError | OSError = kind("recorded")
+    if isinstance(error, ModelError):
+        error.retry_after = 0.0
+    return error

@@ -84,7 +84,8 @@ def _is_to_keep(entry: Entry) -> bool:
     if result is not None:
         # A waiting call has no result yet, and a result with a message ends the reply.
         is_success = result.state is ToolResultState.SUCCESS and not result.waits
-        return is_success and pieces is None and "response_msg" not in result.metadata
+        is_kept = "response_msg" not in result.metadata and not result.metadata.get("no_store")
+        return is_success and pieces is None and is_kept
     if not pieces or any(piece.is_last for piece in pieces[:-1]):
         return False
     blocks = [block for piece in pieces for block in piece.content]

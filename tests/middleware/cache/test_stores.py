@@ -174,6 +174,7 @@ DAMAGED: list[Any] = [
     {**GOOD, "pieces": [{**GOOD["pieces"][0], "finished_reason": "length"}]},
     {**GOOD, "pieces": [{**GOOD["pieces"][0], "metadata": {"no_store": True}}]},
     {**GOOD, "result": {"content": []}},
+    {**GOOD, "pieces": None, "result": {"content": [], "metadata": {"no_store": True}}},
     {name: GOOD[name] for name in ("key", "stored_at")},
 ]
 
