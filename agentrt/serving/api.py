@@ -35,6 +35,7 @@ from agentrt.serving.owners.sessions import (
     message_json,
     no_reply,
 )
+from agentrt.serving.runs import Playground
 from agentrt.serving.sse import EventStream, reply_messages
 from agentrt.serving.submission import path_of_events, read_status, submit_answer, submit_messages
 
@@ -47,8 +48,9 @@ _LONGEST_PAGE = 1_000
 class Api:
     """Answers the requests under `/api`, for the agent that `?agent=` names, or else the first one."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, playground: Playground) -> None:
         self._gate = gate
+        self._playground = playground
         self._limits = gate.limits
 
     def routes(self) -> list[Route]:
@@ -213,8 +215,13 @@ class Api:
         return JsonResponse({"waiting": waiting, "cursor": page.cursor})
 
     async def _read_chains(self, request: Request, sessions: OwnerSessions) -> Response:
+        agent = sessions.agent
         return JsonResponse(
-            {"agents": list(self._gate.runners), "chains": loads(sessions.agent.explain(format="json"))}
+            {
+                "agents": list(self._gate.runners),
+                "chains": loads(agent.explain(format="json")),
+                "playground": self._playground.allowed_layers(agent.name),
+            }
         )
 
 

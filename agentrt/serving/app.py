@@ -93,7 +93,7 @@ def create_app(
     mcp = McpRoute(gate)
     app = Starlette(
         routes=[
-            *Api(gate).routes(),
+            *Api(gate, playground_rules).routes(),
             *InputRoutes(gate, board).routes(),
             *LayerRoutes(gate).routes(),
             *RunRoutes(gate, playground_rules).routes(),

@@ -44,6 +44,10 @@ class Playground:
                 title = layer.__name__ if isinstance(layer, type) else repr(layer)
                 raise ConfigError(f"create_app(playground=[...{title:.100}...]): no agent has such a middleware")
 
+    def allowed_layers(self, agent_name: str) -> bool | list[str]:
+        """Return the keys of the layers that clients may leave out: `True` for any, `False` if nothing runs again."""
+        return self._allows_all or (sorted(self._allowed[agent_name]) if self._is_open else False)
+
     def vary(self, sessions: OwnerSessions, agent_name: str, body: Mapping[str, Any]) -> Agent:
         """Return the agent with the changes in the body; raises `ApiError` for those that are not allowed.
 

@@ -210,6 +210,22 @@ async def test_a_guard_is_inherited_by_the_sub_agents_of_a_fork():
 
 
 @pytest.mark.parametrize(
+    ("setting", "options", "allowed"),
+    [
+        (False, {}, False),
+        ([], {}, []),
+        (["Shorten"], {"auth": OWNERS}, ["Shorten"]),
+        ([MiddlewareBase], {}, ["Guard", "RunRecorder", "Shorten"]),
+        (True, {}, True),
+    ],
+)
+async def test_chains_tell_what_may_be_left_out(setting: Any, options: dict[str, Any], allowed: Any):
+    async with serve(World(Shorten(), Guard()).agent, playground=setting, **options) as client:
+        page = (await client.get("/api/chains", headers=ANN)).json()
+        assert page["playground"] == allowed
+
+
+@pytest.mark.parametrize(
     ("setting", "options", "words"),
     [
         (True, {"auth": OWNERS}, "without auth only"),

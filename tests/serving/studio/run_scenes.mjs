@@ -140,11 +140,22 @@ export const runScenes = {
     await hasText(page, ".diff ins", "Electronics may be returned within 14 days.");
     await page.getByRole("button", { name: "Look at the step" }).first().click();
     await hasText(page, ".pane-step h2", "Model call 2");
-    // What the program does not allow is refused, and said.
+    // What the program does not allow is not offered.
+    assert.equal(await page.getByRole("checkbox", { name: /Run again with/ }).count(), 1);
+    await page.locator(".again summary").click();
+    assert.deepEqual(await page.locator(".again label:visible").allTextContents(), ["Tools that are not read-only ask firstanswer from the record"]);
+  },
+
+  async closed_playground(context) {
+    const page = await openRun(context);
+    await page.locator(".findings button", { hasText: "Shorten" }).click();
+    await page.locator(".onion", { hasText: "Shorten" }).waitFor();
+    assert.equal(await page.locator(".again, .onion input").count(), 0);
+    // A request that is sent all the same is refused.
     expected.push("403");
-    await page.getByRole("checkbox", { name: /Run again with middle/ }).uncheck();
-    await page.getByRole("button", { name: "Fork and run" }).click();
-    await hasText(page, "#problem", "create_app(playground=...)");
+    const path = new URL(page.url()).hash.match(/run=([^&]+)&reply=([^&]+)/).slice(1).join("/");
+    const status = await page.evaluate(async (run) => (await fetch(`api/runs/${run}/fork`, { method: "POST", headers: { "Content-Type": "application/json" }, body: '{"at": 2}' })).status, path);
+    assert.equal(status, 403);
   },
 
   async subagents(context) {

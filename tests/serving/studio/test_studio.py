@@ -74,7 +74,11 @@ def test_run_shows_question_answer_and_steps(play: Play):
 
 
 def test_layer_that_removed_text_stands_out_with_its_diff(play: Play):
-    play("layers", make_recorded_app())
+    play("layers", make_recorded_app(playground=["Shorten"]))
+
+
+def test_closed_playground_offers_no_fork_and_no_replay(play: Play):
+    play("closed_playground", make_recorded_app())
 
 
 def test_fork_without_the_layer_is_compared_with_its_run(play: Play):
@@ -118,7 +122,7 @@ def test_runs_of_another_owner_are_not_there(play: Play):
 
 
 def test_keyboard_alone_leads_through_a_run(play: Play):
-    play("run_with_keys", make_recorded_app())
+    play("run_with_keys", make_recorded_app(playground=True))
 
 
 def test_narrow_and_dark_screens_show_a_run(play: Play):

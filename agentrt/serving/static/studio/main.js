@@ -122,9 +122,9 @@ const changeAgent = guarded(async (event) => {
 
 async function openAgent(name) {
   state.agent = name;
-  const { agents, chains } = await call("chains");
+  const { agents, chains, playground } = await call("chains");
   const observers = (chains.observers ?? []).flatMap((hook) => hook.observers);
-  set({ agents, chains, agent: name ?? agents[0], hasRuns: observers.some((layer) => layer.class === "RunRecorder") });
+  set({ agents, chains, playground, agent: name ?? agents[0], hasRuns: observers.some((layer) => layer.class === "RunRecorder") });
   await Promise.all([listSessions(), listRuns()]);
 }
 

@@ -8,6 +8,7 @@ export const state = {
   agent: null,
   agents: [],
   chains: null,
+  playground: false, // the layers that may be left out where a run runs again; true for any, false for none at all
   problem: null,
   isOffline: false,
 };
@@ -38,6 +39,8 @@ export function set(values) {
   Object.assign(state, values);
   update();
 }
+
+export const mayLeaveOut = (layer) => state.playground === true || (state.playground || []).includes(layer);
 
 export function setOffline(isOffline) {
   if (state.isOffline !== isOffline) set({ isOffline });

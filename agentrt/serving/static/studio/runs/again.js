@@ -1,27 +1,29 @@
 // Run again from a step: with other layers, another prompt or another model.
 
 import { call, runPath } from "../server.js";
-import { guarded } from "../store.js";
+import { guarded, state } from "../store.js";
 import { clean } from "../text.js";
 import { useRef, useState } from "../vendor/htm-preact.js";
 import { Folded, html } from "../widgets.js";
 import { messageText } from "./record.js";
 import { runs } from "./state.js";
 
-const EFFECTS = [["ask", "ask first"], ["record", "answer from the record"], ["run", "run"]];
+const EFFECTS = [["ask", "ask first"], ["record", "answer from the record"]];
+const ALL_EFFECTS = [...EFFECTS, ["run", "run"]];
 
 export function Again({ record, row, go }) {
   const prompt = useRef();
   const model = useRef();
   const effects = useRef();
   const [isBusy, setBusy] = useState(false);
+  const isOpen = state.playground === true; // else the prompt, the model and the tools stay guarded
   const request = record.lastRequest(row);
   const [system] = request?.messages ?? [];
   const original = system?.role === "system" ? promptOf(request, system) : "";
   const body = () => {
     const changed = { at: row.endSeq ?? row.seq, without: [...runs.off], effects: effects.current.value };
     if (prompt.current && prompt.current.value !== original) changed.system_prompt = prompt.current.value;
-    if (model.current.value.trim()) changed.model = model.current.value.trim();
+    if (model.current?.value.trim()) changed.model = model.current.value.trim();
     return changed;
   };
   const during = (action) =>
@@ -50,10 +52,10 @@ export function Again({ record, row, go }) {
   }}>
     <h3 class="caption">Run again from here</h3>
     <p class="note">${runs.off.size ? html`Without <b>${clean([...runs.off].join(", "))}</b>.` : "With all layers: leave some out by their switches."} Nothing before this step runs again.</p>
-    <${Folded} id="again" title="Another prompt or model">
-      ${original && html`<label>System prompt<textarea rows="4" ref=${prompt} defaultValue=${original}></textarea></label>`}
-      <label>Model<input ref=${model} placeholder="as recorded" /></label>
-      <label>Tools that are not read-only <select ref=${effects}>${EFFECTS.map(([value, title]) => html`<option value=${value}>${title}</option>`)}</select></label>
+    <${Folded} id="again" title=${isOpen ? "Another prompt or model" : "Tools"}>
+      ${isOpen && original && html`<label>System prompt<textarea rows="4" ref=${prompt} defaultValue=${original}></textarea></label>`}
+      ${isOpen && html`<label>Model<input ref=${model} placeholder="as recorded" /></label>`}
+      <label>Tools that are not read-only <select ref=${effects}>${(isOpen ? ALL_EFFECTS : EFFECTS).map(([value, title]) => html`<option value=${value}>${title}</option>`)}</select></label>
     <//>
     <div class="row">
       <button type="button" disabled=${isBusy} onClick=${replay} title="No model and no tool is called">Replay</button>

@@ -2,7 +2,7 @@
 
 import { Diff, Words } from "../diff.js";
 import { call, runPath } from "../server.js";
-import { guarded, update } from "../store.js";
+import { guarded, mayLeaveOut, state, update } from "../store.js";
 import { clean, count, duration, money, pretty } from "../text.js";
 import { useEffect, useState } from "../vendor/htm-preact.js";
 import { Folded, Plain, html } from "../widgets.js";
@@ -33,7 +33,7 @@ export function StepPane({ record, go }) {
     <h2>${clean(row.round ? `${callName(row)}: ${row.name}` : row.name)}</h2>
     <p class="note">${row.seq ? `event ${row.seq}, ` : ""}${duration((row.end ?? record.timeline.newest) - row.start)}${row.note ? `, ${clean(row.note)}` : ""}</p>
     <div class="content" key=${`${row.id} ${tab}`}>${VIEWS[tab](record, row)}</div>
-    ${row.depth === 0 && row.kind !== "reply" && html`<${Again} key=${row.id} record=${record} row=${row} go=${go} />`}
+    ${state.playground !== false && row.depth === 0 && row.kind !== "reply" && html`<${Again} key=${row.id} record=${record} row=${row} go=${go} />`}
   </section>`;
 }
 
@@ -135,7 +135,7 @@ function LayerCard({ record, row, layer }) {
       ${layer.decision && html`<span class="chip">${layer.decision}</span>`}
       <span class="grow"></span>
       <span class="dim">own ${duration(layer.own)}, total ${duration(layer.total)}</span>
-      ${layer.layer !== null && html`<input type="checkbox" class="switch" checked=${!isOff} aria-label=${clean(`Run again with ${layer.layer}`)} onChange=${flip} />`}
+      ${layer.layer !== null && mayLeaveOut(layer.layer) && html`<input type="checkbox" class="switch" checked=${!isOff} aria-label=${clean(`Run again with ${layer.layer}`)} onChange=${flip} />`}
     </div>
     ${layer.reason && html`<p class="note">${clean(layer.reason)}</p>`}
     ${reasons.map((reason) => html`<p class="note">${clean(reason)}</p>`)}
