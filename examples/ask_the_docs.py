@@ -41,5 +41,5 @@ async def main(questions: list[str]) -> None:
 
 if __name__ == "__main__":
     asyncio.run(
-        main(sys.argv[1:] or ["How do I record and replay a model?", "How are tokens counted for a rate limit?"])
+        main(sys.argv[1:] or ["How do I interrupt a reply?", "How are tokens counted for a rate limit?"])
     )

@@ -25,8 +25,8 @@ CALLS_FOR_A_MODEL = {"AGENTRT_MODEL", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OP
 EXPECTED_OUTPUT = {
     "approval.py": r"delete {\"path\": \"draft\.txt\"}\? \[.*\] The tool said: Deleted draft\.txt\.\n",
     "ask_the_docs.py": (
-        r"(?s)\d+ pages are indexed\.\n\n> How do I record and replay a model\?\n.*\[1\]\n.*"
-        r"  \[1\] docs/how-to/test-agents\.md: .*\n\n> How are tokens counted.*"
+        r"(?s)\d+ pages are indexed\.\n\n> How do I interrupt a reply\?\n.*\[1\]\n.*"
+        r"  \[1\] docs/how-to/interrupt\.md: .*\n\n> How are tokens counted.*"
         r"  \[\d+\] docs/middlewares/rate-limit\.md: .*\n"
     ),
     "compiled_chains.py": (
