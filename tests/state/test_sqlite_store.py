@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -101,6 +102,29 @@ async def test_database_of_another_program_is_left_alone(path):
         with pytest.raises(SessionCorrupt, match="the database of another program"):
             await store.save(AgentState(session_id="s"))
     assert run_sql(path, "SELECT name FROM sqlite_master") == [("accounts",)]
+
+
+async def test_a_new_database_is_opened_while_another_connection_creates_it(path, monkeypatch):
+    connect = sqlite3.connect
+
+    class Interrupted(sqlite3.Connection):
+        executed = 0
+
+        def execute(self, *args):
+            self.executed += 1
+            if self.executed == 2:
+                monkeypatch.undo()
+                anyio.run(create)
+            return super().execute(*args)
+
+    async def create():
+        async with SQLiteStore(path) as other:
+            await other.save(AgentState(session_id="other"))
+
+    monkeypatch.setattr(sqlite3, "connect", partial(connect, factory=Interrupted))
+    async with SQLiteStore(path) as store:
+        await store.save(AgentState(session_id="s"))
+        assert [info.session_id for info in (await store.list()).sessions] == ["other", "s"]
 
 
 async def test_file_that_is_not_a_database_is_kept(path):

@@ -73,6 +73,11 @@ _FIND_SESSION = "SELECT number, revision, labels FROM sessions WHERE id = ? AND 
 _FORGET_EXPIRED = "DELETE FROM sessions WHERE id = ? AND expires_at <= ?"
 _DELETE = "DELETE FROM sessions WHERE id = ?"
 _EXPIRE = "DELETE FROM sessions WHERE expires_at <= ? RETURNING id"
+# One statement, since another connection may create the tables between two.
+_READ_VERSION = """
+    SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)
+    FROM pragma_application_id, pragma_user_version
+"""
 _INSERT = """
     INSERT INTO sessions (id, created_at, revision, updated_at, expires_at, messages, status, labels, head)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -271,9 +276,7 @@ class _SQLiteDatabase(SessionDatabase):
                     connection.execute(f"PRAGMA user_version = {version + 1}")
 
     def _read_version(self, connection: sqlite3.Connection) -> int:
-        [application] = connection.execute("PRAGMA application_id").fetchone()
-        [version] = connection.execute("PRAGMA user_version").fetchone()
-        [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        application, version, tables = connection.execute(_READ_VERSION).fetchone()
         # A new or empty file has none of these.
         if application != _APPLICATION and (application or version or tables):
             raise SessionCorrupt(f"{str(self.path)!r} is the database of another program: choose another path")
