@@ -47,7 +47,7 @@ export const runScenes = {
     await say(page, "pay for lunch");
     await page.locator(".card.agent .allow").click();
     await answered(page, "The tool said");
-    await page.locator("#log").getByRole("button", { name: "Look into the run" }).click();
+    await page.locator("#log").getByRole("button", { name: "Open the run" }).click();
     await opened(page);
     // Two calls of 10 and 5 tokens, at 1 and 2 dollars a million.
     assert.match(await page.locator(".pane-run .chips").textContent(), /done.*20 in, 10 out.*\$0\.00004.*2 model calls/);
@@ -65,16 +65,16 @@ export const runScenes = {
     await page.reload();
     await hasText(page, ".pane-run h2", "pay for lunch");
     await page.locator(".filters button", { hasText: "Failed" }).click();
-    await hasText(page, ".pane-list", "No run has this");
+    await hasText(page, ".pane-list", "No run matches");
     await page.locator(".filters button", { hasText: "All" }).click();
     await page.fill("[aria-label='Search runs']", "lunch");
     await hasText(page, "#runs .title", "pay for lunch");
     await page.fill("[aria-label='Search runs']", "dinner");
-    await hasText(page, ".pane-list", "No run has this");
+    await hasText(page, ".pane-list", "No run matches");
     await page.fill("[aria-label='Search runs']", "");
     page.once("dialog", (dialog) => dialog.accept());
     await page.locator(".pane-run").getByRole("button", { name: "Delete" }).click();
-    await hasText(page, ".pane-list", "Nothing is recorded yet");
+    await hasText(page, ".pane-list", "No run is recorded yet");
   },
 
   async layers(context) {
@@ -118,7 +118,7 @@ export const runScenes = {
     await say(page, "pay for lunch");
     await page.locator(".card.agent .allow").click();
     await answered(page, "The tool said");
-    await page.locator("#log").getByRole("button", { name: "Look into the run" }).click();
+    await page.locator("#log").getByRole("button", { name: "Open the run" }).click();
     await opened(page);
     await page.locator("#timeline li.model button").first().click();
     await page.getByRole("button", { name: "Fork and run" }).click();
@@ -138,7 +138,7 @@ export const runScenes = {
     await page.getByRole("button", { name: "Replay" }).click();
     await hasText(page, ".side", "messages[1], because of Shorten");
     await hasText(page, ".diff ins", "Electronics may be returned within 14 days.");
-    await page.getByRole("button", { name: "Look at the step" }).first().click();
+    await page.getByRole("button", { name: "Open the step" }).first().click();
     await hasText(page, ".pane-step h2", "Model call 2");
     // What the program does not allow is not offered.
     assert.equal(await page.getByRole("checkbox", { name: /Run again with/ }).count(), 1);
@@ -166,7 +166,7 @@ export const runScenes = {
     // They stay after the end, folded.
     await page.locator("#log summary", { hasText: "Agent child" }).click();
     await hasText(page, "#log details details summary", "Call of pay");
-    await page.locator("#log").getByRole("button", { name: "Look into the run" }).click();
+    await page.locator("#log").getByRole("button", { name: "Open the run" }).click();
     await opened(page);
     // Tokens, calls and cost are of the whole tree.
     assert.match(await page.locator(".pane-run .chips").textContent(), /40 in, 20 out.*4 model calls/);
@@ -180,8 +180,8 @@ export const runScenes = {
     const page = await ready(context);
     await say(page, "gate");
     await hasText(page, "#live .text", "before the gate");
-    await page.locator("#live").getByRole("button", { name: "Look into the run" }).click();
-    await hasText(page, ".pane-run .pill", "runs");
+    await page.locator("#live").getByRole("button", { name: "Open the run" }).click();
+    await hasText(page, ".pane-run .pill", "running");
     await page.locator("#timeline li.model").waitFor();
     // A reader that is cut reads on.
     const continued = page.waitForResponse((response) => response.url().includes("/lines"));
@@ -288,11 +288,11 @@ export const runScenes = {
     await page.locator(".card.agent").waitFor();
     await hasText(page, "header .badge", "1");
     await view(page, "inbox");
-    await page.getByRole("button", { name: "Look into the run" }).click();
-    await hasText(page, ".findings", "waits for an answer");
+    await page.getByRole("button", { name: "Open the run" }).click();
+    await hasText(page, ".findings", "is waiting for an answer");
     await view(page, "inbox");
     await page.getByRole("button", { name: "Allow" }).click();
-    await hasText(page, "main", "Nothing waits.");
+    await hasText(page, "main", "No question is pending.");
     await page.locator("header .badge").waitFor({ state: "detached" });
     // A run that was open goes on, without being opened anew.
     await page.goBack();
@@ -350,7 +350,7 @@ export const runScenes = {
     assert.equal(await page.evaluate(() => document.activeElement.textContent), "Call and result");
     await tabTo("Inbox", "Shift+Tab");
     await page.keyboard.press("Enter");
-    await hasText(page, "main", "Nothing waits.");
+    await hasText(page, "main", "No question is pending.");
   },
 
   async phone_and_dark(context) {

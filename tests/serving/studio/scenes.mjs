@@ -17,7 +17,7 @@ const scenes = {
     const card = page.locator(".card.agent");
     await card.waitFor();
     assert.match(await card.textContent(), /May pay run\?.*"amount": 3/s);
-    await hasText(page, "#status", "Waits for you");
+    await hasText(page, "#status", "Waiting for you");
     // Folded, until asked for.
     assert.equal(await page.getByText("I think of lunch.").isVisible(), false);
     await page.getByText("Thinking", { exact: true }).click();

@@ -1,10 +1,10 @@
-// What differs between two texts, word by word.
+// The differences of two texts, word by word.
 
 import { clean } from "./text.js";
 import { Still, html } from "./widgets.js";
 
 const MAX_PRODUCT = 2_000_000;
-const MAX_SAME = 240; // of a stretch that is the same
+const MAX_SAME = 240; // characters of an equal part
 const MAX_SHOWN = 20_000;
 
 export function compareWords(before, after) {
@@ -26,7 +26,7 @@ export function compareWords(before, after) {
   return parts;
 }
 
-// The longest words that both have in common stay.
+// The longest common sequence of words stays.
 function middle(one, other, push) {
   if (one.length * other.length > MAX_PRODUCT) {
     push("del", one.join(""));
@@ -60,7 +60,7 @@ function middle(one, other, push) {
 const shorten = (text) => (text.length > MAX_SAME ? `${text.slice(0, MAX_SAME / 2)} … ${text.slice(-MAX_SAME / 2)}` : text);
 const cut = (text) => clean(text.length > MAX_SHOWN ? `${text.slice(0, MAX_SHOWN)} …` : text);
 
-// `null` stands for what is not there on one side.
+// `null` stands for a value that one side lacks.
 export class Words extends Still {
   render({ before, after, isWhole = false }) {
     if (before === null) return html`<ins>${cut(after)}</ins>`;

@@ -1,4 +1,4 @@
-// The page: the bar, the view that the address names, and what is looked for in the background.
+// The page: the bar, the view in the address, and the polling in the background.
 
 import { Chat, newSession, statusText } from "./chat/chat.js";
 import { readInputs } from "./chat/forms.js";
@@ -51,7 +51,7 @@ function App() {
     ${View && html`<${Guard} key=${state.view}><${View} go=${go} openChat=${(session) => go({ session })} openRun=${(session, reply) => go({ run: session, reply })} /><//>`}`;
 }
 
-// A view that fails says so, and the others go on.
+// A view that fails shows its error, and the others work on.
 class Guard extends Component {
   componentDidCatch(error) {
     console.error(error);
@@ -63,7 +63,7 @@ class Guard extends Component {
   }
 }
 
-// The address names what is shown: it leads there in another tab too, and the key Back works.
+// The address names the view, so it works in another tab, and so does the Back button.
 
 export function go(parts, replaces = false) {
   const parameters = new URLSearchParams(parts);
@@ -90,7 +90,7 @@ async function show(address) {
     runs.rowId = address.get("step");
     await openRecord(run, reply);
     runs.rowId = address.get("step");
-    // On a narrow screen the focus would stay on what is hidden now.
+    // On a narrow screen the focus would stay on a hidden element.
     update(() => matchMedia("(max-width: 900px)").matches && document.querySelector(`.pane-${state.pane} button`)?.focus());
   } else if (compare !== null) {
     set({ view: "compare", isReplay: address.has("replay") });
@@ -110,7 +110,7 @@ async function show(address) {
 }
 
 const changeAgent = guarded(async (event) => {
-  // The session that is open is not one of the other agent.
+  // The open session does not belong to the other agent.
   chat.follower?.abort();
   chat.sessionId = null;
   runs.record?.close();
@@ -129,7 +129,7 @@ async function openAgent(name) {
 }
 
 async function watch() {
-  // What other clients begin, and what user agents ask.
+  // Sessions of other clients, and questions of user agents.
   for (let turn = 0; ; turn += 1) {
     await sleep(PAUSE);
     if (document.hidden || isSigningIn()) continue;

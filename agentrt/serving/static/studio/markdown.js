@@ -58,7 +58,7 @@ function table(head, rows) {
   </table></div>`;
 }
 
-// Lines of one list; those that are further in belong to the item before them.
+// Lines of one list; indented ones belong to the item before them.
 function list(lines, depth) {
   const [, indent, bullet, number] = LIST.exec(lines[0]);
   const items = [];
@@ -77,7 +77,7 @@ function list(lines, depth) {
 
 const isWord = (character) => character !== undefined && /[\p{L}\p{N}_]/u.test(character);
 
-// Each mark is looked for once: where it has no end, none of its kind has one further on.
+// Each kind of mark is searched once: if one has no end, no later one has.
 function inline(text, depth = 0) {
   const parts = [];
   const missing = new Set();

@@ -1,4 +1,4 @@
-// The server: requests with the token of the reader, and the events that it sends.
+// The server: requests with the reader's token, and its streams of events.
 
 import { setOffline, state, update } from "./store.js";
 
@@ -70,7 +70,7 @@ export async function request(path, { method = "GET", body, headers = {}, signal
       update();
     }
     if (response.status !== 401) return response;
-    // Another request may have asked for it meanwhile.
+    // Another request may have asked for the token meanwhile.
     if (token === sessionStorage.getItem("token")) await signIn(token === null ? "" : "The server does not know this token.");
   }
 }

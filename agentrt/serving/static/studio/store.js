@@ -1,4 +1,4 @@
-// What the page knows, and when it is drawn: once per frame, however many events a frame brings.
+// The state of the page, which is drawn once per frame, however many events a frame brings.
 
 import { Refused } from "./server.js";
 
@@ -21,7 +21,7 @@ export function drawWith(render) {
   draw = render;
 }
 
-// `then` runs after the page is drawn, to move the focus, say.
+// `then` runs after the page is drawn, for example to move the focus.
 export function update(then) {
   if (then) afterwards.push(then);
   if (isWanted) return;
@@ -46,7 +46,7 @@ export function setOffline(isOffline) {
   if (state.isOffline !== isOffline) set({ isOffline });
 }
 
-// What is asked of the server at a click: a failure is shown, and nothing else happens.
+// Runs a request of a click; a failure is shown.
 export function guarded(action) {
   return async (...args) => {
     try {
@@ -54,7 +54,7 @@ export function guarded(action) {
       return await action(...args);
     } catch (error) {
       if (error instanceof Refused) set({ problem: error.message });
-      else if (error instanceof TypeError && !/fetch|network/i.test(error.message)) throw error; // of this page itself
+      else if (error instanceof TypeError && !/fetch|network/i.test(error.message)) throw error; // an error of this page
       else set({ isOffline: true, problem: "The server cannot be reached. Nothing was changed; try again." });
     }
   };

@@ -1,22 +1,22 @@
-// Texts as the page shows them: always as text nodes, with nothing in them that hides or reorders.
+// Texts as the page shows them: as text nodes, without characters that hide or reorder.
 
 export const FIRST_SHOWN = 20_000; // characters of one text, so that a line of megabytes does not stop the page
 export const MORE_SHOWN = 200_000;
 
-// Characters that hide, or change the order of what is read before it is approved, are shown by their numbers.
+// Invisible characters, and those that change the reading order, are shown by their numbers.
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]|[\u{e0000}-\u{e007f}]/gu;
 export const clean = (text) =>
   String(text).replace(/\r\n/g, "\n").replace(HIDDEN, (found) => `\\u{${found.codePointAt(0).toString(16)}}`);
 
-// JSON with line breaks, each token as it stands: a number that JavaScript cannot hold must not look like another one.
+// JSON with line breaks and unchanged tokens: a number that JavaScript cannot hold must not look like another one.
 export function pretty(text) {
   let tokens;
   try {
     JSON.parse(text);
     tokens = text.length < MORE_SHOWN && text.match(/"(?:[^"\\]+|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g);
   } catch {
-    // It is not JSON yet, or never.
+    // Not JSON, or not yet.
   }
   if (!tokens) return text;
   let depth = 0;
@@ -65,7 +65,7 @@ export function outputText(output) {
   return (output ?? []).map((part) => (part.type === "text" ? part.text : dataText(part))).join("\n");
 }
 
-// A text that grows: what is shown of it is cut, and costs the same however long it is.
+// A growing text: its shown part is limited, so that its cost does not grow.
 export class LongText {
   version = 0;
 

@@ -6,7 +6,7 @@ import { LongText, count } from "./text.js";
 
 export { html };
 
-// Draws again only where one of its properties is another one: what is costly has a `version`.
+// Draws again only if a property has changed; costly properties have a `version`.
 export class Still extends Component {
   shouldComponentUpdate(next) {
     return Object.keys(next).some((name) => name !== "children" && typeof next[name] !== "function" && next[name] !== this.props[name]);
@@ -42,7 +42,7 @@ export class Plain extends Still {
   }
 }
 
-const opened = new Set(); // what the reader has unfolded, by its key
+const opened = new Set(); // the keys of unfolded parts
 
 export const open = (key) => opened.add(key);
 

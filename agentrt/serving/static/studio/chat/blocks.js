@@ -1,4 +1,4 @@
-// The blocks of one message, as it grows or as it is.
+// The blocks of one message, growing or finished.
 
 import { LongText, clean, dataText, outputText, pretty } from "../text.js";
 import { Folded, Still, Text, html } from "../widgets.js";
@@ -12,7 +12,7 @@ export class Blocks {
 
   add(key, title, { mono = false, call = null, isMarkdown = false } = {}) {
     const block = { key, title, mono, call, isMarkdown, text: new LongText(), isFailed: false, inner: null };
-    this.blocks.delete(key); // at its end, where it comes again
+    this.blocks.delete(key); // moved to the end if it comes again
     this.blocks.set(key, block);
     this.version += 1;
     return block;

@@ -16,8 +16,8 @@ export function statusText() {
   if (state.isOffline) return "Connection lost, trying again";
   if (state.view !== "chat") return "";
   if (chat.follower) return "Working";
-  if (chat.session?.waiting) return "Waits for you";
-  return chat.session?.status === "running" ? "In the queue" : "";
+  if (chat.session?.waiting) return "Waiting for you";
+  return chat.session?.status === "running" ? "Queued" : "";
 }
 
 export function Chat({ openChat, openRun }) {
@@ -134,8 +134,8 @@ function Head({ message, onFork, onRun }) {
     ${message.error && html`<span class="failed">${clean(message.error)}</span>`}
     <span>${usageText(message.usage)}</span>
     ${isReply && html`<button type="button" onClick=${() => showTimes(message.id)}>Times</button>`}
-    ${isReply && onRun && html`<button type="button" onClick=${() => onRun(chat.sessionId, message.id)}>Look into the run</button>`}
-    ${onFork && html`<button type="button" title="Begin another session with the messages up to here" onClick=${onFork}>Fork here</button>`}
+    ${isReply && onRun && html`<button type="button" onClick=${() => onRun(chat.sessionId, message.id)}>Open the run</button>`}
+    ${onFork && html`<button type="button" title="Start another session with the messages up to here" onClick=${onFork}>Fork here</button>`}
   </div>`;
 }
 
@@ -222,13 +222,13 @@ function showBlock(row) {
 function Inspection() {
   const { inspected, live, follower } = chat;
   const isLive = follower !== null && live?.timeline === inspected;
-  const note = !inspected ? "Of the newest reply, or of one whose Times you ask for." : inspected.isKept ? "" : "The server has not kept the earlier events of this reply.";
+  const note = !inspected ? "The newest reply is shown here, or another one by its Times button." : inspected.isKept ? "" : "The server no longer has the earlier events of this reply.";
   return html`<section id="inspect" class="pane-inspect" aria-label="Inspect">
     <h2>Time line</h2>
     <p class="note">${note}</p>
     <${Waterfall} id="waterfall" timeline=${inspected} isLive=${isLive} onPick=${showBlock} />
     <h2>Layers</h2>
-    <p class="note">${chat.hasProbe ? "" : "Times are measured for an agent with LayerTimes, from agentrt.probe, among its middlewares."}</p>
+    <p class="note">${chat.hasProbe ? "" : "To measure times, add LayerTimes, from agentrt.probe, to the middlewares of the agent."}</p>
     <div id="layers"><${Chains} /></div>
   </section>`;
 }

@@ -1,4 +1,4 @@
-// Cards that wait for the reader: approvals, results of tools that run elsewhere, and forms of user agents.
+// Cards of pending questions: approvals, results of tools that run elsewhere, and forms of user agents.
 
 import { Refused, call } from "../server.js";
 import { guarded, update } from "../store.js";
@@ -30,7 +30,7 @@ function Confirm({ question, mayEdit, onAnswer, children }) {
         const edited = fields.current[`input:${other.id}`]?.value;
         return {
           confirmed: decided[other.id],
-          // As it was asked, to the byte, unless it was edited.
+          // Unchanged to the byte, unless the reader edited it.
           tool_call: { ...other, input: edited !== undefined && edited !== original ? edited : other.input },
           rules: [],
           feedback: fields.current[`feedback:${other.id}`]?.value || null,

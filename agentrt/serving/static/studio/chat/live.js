@@ -1,4 +1,4 @@
-// A reply as it comes: its blocks, those of its sub-agents, and its time line.
+// A reply in progress: its blocks, those of its sub-agents, and its time line.
 
 import { Timeline } from "../runs/timeline.js";
 import { outputText, pretty } from "../text.js";

@@ -1,4 +1,4 @@
-// The session that is open in the chat, and the reply that is followed.
+// The open session of the chat, and the reply that it follows.
 
 import { Refused, call, randomId, readEvents, request, sessionPath, sleep } from "../server.js";
 import { Timeline } from "../runs/timeline.js";
@@ -9,21 +9,21 @@ const PAGE = 100; // messages at first
 const MAX_KEPT_REPLIES = 50; // whose sub-agents are shown below their messages
 
 export const chat = {
-  session: null, // as the server gave it
-  isBegun: false, // whether the server has it
+  session: null, // from the server
+  isStored: false, // whether the server has it
   sessionId: null,
   etag: null,
   last: PAGE,
   cursor: null,
   sessions: [],
-  words: "", // that sessions are searched for
-  live: null, // the reply that is followed, or waits
+  words: "", // the search for sessions
+  live: null, // the reply that runs or waits
   mine: null, // the message that was sent, until the session has it
   follower: null, // the AbortController of the stream
-  inspected: null, // the time line that is shown
+  inspected: null, // the shown time line
   layers: [], // the times of the layers of that reply
   hasProbe: true,
-  pending: null, // a message that was sent, and of which no answer has come
+  pending: null, // a sent message without a response
   kept: new Map(), // sub-agents, by the reply that called them
   sticks: true, // to the bottom, until the reader scrolls up; not measured at each event, which would cost a layout
 };
@@ -36,11 +36,11 @@ export function toBottom() {
 export async function refresh(force = false) {
   const id = chat.sessionId;
   if (id === null) return;
-  if (!chat.isBegun) {
-    // Asked for in the list: a session that is not there would be an error.
+  if (!chat.isStored) {
+    // From the list: a request for an unknown session would fail.
     const { sessions } = await call("sessions", { query: { prefix: id, limit: 1 } });
-    chat.isBegun = sessions[0]?.session_id === id;
-    if (!chat.isBegun) return update();
+    chat.isStored = sessions[0]?.session_id === id;
+    if (!chat.isStored) return update();
   }
   const session = await call(sessionPath(id), {
     query: { last: chat.last },
@@ -50,17 +50,17 @@ export async function refresh(force = false) {
   keepMessages(session.messages);
   chat.session = session;
   chat.etag = session.etag ?? null;
-  // The message that was sent is among those of the session by now.
+  // The session has the sent message by now.
   chat.mine = null;
   if (chat.live && !chat.follower && session.reply?.id !== chat.live.id && !failedUnseen(session.messages)) chat.live = null;
   update();
   if (session.reply && !chat.follower && (session.reply.id !== chat.live?.id || session.status === "running")) follow(session.reply.id);
 }
 
-// A reply that failed before it said anything is no message of the session.
+// A reply that failed before its first word is not a message of the session.
 const failedUnseen = (messages) => !["completed", undefined].includes(chat.live.end?.finished_reason) && !messages.some((message) => message.id === chat.live.id);
 
-// Messages that are as they were stay the same objects, which are not drawn again.
+// Unchanged messages stay the same objects, which are not drawn again.
 function keepMessages(messages) {
   const known = new Map((chat.session?.messages ?? []).map((message) => [message.id, message]));
   messages.forEach((message, index) => {
@@ -74,7 +74,7 @@ const sources = new WeakMap();
 
 export async function openSession(id) {
   chat.follower?.abort();
-  Object.assign(chat, { sessionId: id, isBegun: false, session: null, etag: null, last: PAGE, live: null, mine: null, follower: null, inspected: null, layers: [], hasProbe: true });
+  Object.assign(chat, { sessionId: id, isStored: false, session: null, etag: null, last: PAGE, live: null, mine: null, follower: null, inspected: null, layers: [], hasProbe: true });
   set({ problem: null });
   await guarded(() => refresh(true))();
   toBottom();
@@ -124,7 +124,7 @@ export async function follow(replyId) {
         setOffline(true);
       }
       if (!isDone) {
-        // Sooner, where the browser says that there is a network again.
+        // Sooner, if the browser reports that the network is back.
         await Promise.race([sleep(pause), new Promise((resolve) => addEventListener("online", resolve, { once: true }))]);
         pause = Math.min(pause * 2, 5000);
       }
@@ -143,7 +143,7 @@ export async function follow(replyId) {
 
 export async function send(text) {
   const { sessionId } = chat;
-  // The same key for the same message, so that one that got through is not sent twice.
+  // The same key for the same message, so that a delivered one is not sent twice.
   if (chat.pending?.text !== text || chat.pending.sessionId !== sessionId) chat.pending = { text, sessionId, key: randomId() };
   const { reply_id: replyId } = await call(sessionPath(sessionId, "/replies"), {
     method: "POST",
@@ -198,7 +198,7 @@ export async function listSessions(append = false) {
   if (append && chat.cursor) query.cursor = chat.cursor;
   const page = await call("sessions", { query });
   let found = append ? [...chat.sessions, ...page.sessions] : page.sessions;
-  // The server searches by what ids begin with; the rest is looked for in what is here.
+  // The server searches by the start of ids; the rest is searched here.
   if (words) {
     const { sessions } = await call("sessions", { query: { limit: 100, prefix: words } });
     const known = new Set(found.map((session) => session.session_id));
@@ -208,7 +208,7 @@ export async function listSessions(append = false) {
   update();
 }
 
-// The time line of a reply, and the times of its layers where they are measured.
+// The time line of a reply, and the measured times of its layers.
 
 export async function inspect(replyId) {
   if (chat.inspected?.replyId !== replyId) chat.inspected = chat.live?.id === replyId ? chat.live.timeline : await loadTimeline(replyId);

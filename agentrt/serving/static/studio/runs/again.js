@@ -51,7 +51,7 @@ export function Again({ record, row, go }) {
     fork();
   }}>
     <h3 class="caption">Run again from here</h3>
-    <p class="note">${runs.off.size ? html`Without <b>${clean([...runs.off].join(", "))}</b>.` : "With all layers: leave some out by their switches."} Nothing before this step runs again.</p>
+    <p class="note">${runs.off.size ? html`Without <b>${clean([...runs.off].join(", "))}</b>.` : "With all layers: use their switches to leave some out."} Earlier steps do not run again.</p>
     <${Folded} id="again" title=${isOpen ? "Another prompt or model" : "Tools"}>
       ${isOpen && original && html`<label>System prompt<textarea rows="4" ref=${prompt} defaultValue=${original}></textarea></label>`}
       ${isOpen && html`<label>Model<input ref=${model} placeholder="as recorded" /></label>`}
@@ -64,7 +64,7 @@ export function Again({ record, row, go }) {
   </form>`;
 }
 
-// The agent's own prompt, before layers added to it.
+// The agent's own prompt, before layers changed it.
 function promptOf(request, system) {
   const first = request.changes.find((change) => change.where === "current_prompt");
   return first ? first.before : messageText(system);

@@ -1,4 +1,4 @@
-// Two runs side by side, the first difference marked; or what a replay found.
+// Two runs side by side, the first difference marked; or the differences of a replay.
 
 import { Diff } from "../diff.js";
 import { state } from "../store.js";
@@ -38,7 +38,7 @@ function Picker({ title, onPick }) {
 // The steps of one run as the agent took them, without those of its sub-agents.
 const stepsOf = (record) => record.timeline.rows.filter((row) => row.depth === 0 && row.kind !== "reply" && !row.isRetry);
 
-// What has to be equal for two steps to be the same.
+// The parts of a step that must be equal for two steps to be the same.
 function contentOf(record, row) {
   if (row.attempts.length) {
     const request = record.lastRequest(row);
@@ -60,7 +60,7 @@ function firstDifference(one, other) {
   return null;
 }
 
-// The other one may have begun at a step of this one, and has the steps before only in what it sends.
+// The other run may be a fork of this one: it has the earlier steps only in its requests.
 function pairs(one, other) {
   const steps = stepsOf(one);
   const others = stepsOf(other);
@@ -81,7 +81,7 @@ function pairs(one, other) {
   return { rows, isFork };
 }
 
-// The layers of one run that the other one went without.
+// The layers of one run that the other one lacks.
 function missingLayers(one, other) {
   const keys = (record) => (record.value(record.page.chains)?.middlewares ?? []).map((layer) => layer.key);
   const kept = new Set(keys(other));
@@ -120,7 +120,7 @@ function Cell({ record, row, onOpen }) {
 }
 
 function Totals({ one, other, shared, isFork }) {
-  // A fork pays for what came before its point no second time.
+  // A fork does not pay again for the steps before its start.
   const before = stepsOf(one).slice(0, shared).flatMap((row) => row.attempts);
   const base = (pick) => (isFork ? before.reduce((sum, attempt) => sum + (pick(attempt) ?? 0), 0) : 0);
   const lines = [
@@ -130,12 +130,12 @@ function Totals({ one, other, shared, isFork }) {
     ["tokens", count, one.page.usage.input_tokens + one.page.usage.output_tokens, other.page.usage.input_tokens + other.page.usage.output_tokens, base(({ usage }) => usage && usage.input_tokens + usage.output_tokens)],
   ];
   return html`<table class="numbers">
-    <thead><tr><th>whole run</th><th>recorded</th><th>${isFork ? "forked, with what came before" : "other"}</th><th>of it new</th></tr></thead>
+    <thead><tr><th>whole run</th><th>recorded</th><th>${isFork ? "forked, with the earlier steps" : "other"}</th><th>new in it</th></tr></thead>
     <tbody>${lines.map(([name, show, left, right, prefix]) => html`<tr key=${name}><td>${name}</td><td>${show(left)}</td><td>${right === null ? show(right) : show(right + prefix)}</td><td>${show(right)}</td></tr>`)}</tbody>
   </table>`;
 }
 
-// A fork may ask before it does something: the answer is given here.
+// A fork may ask before it runs a tool: its question is answered here.
 function Waiting({ record }) {
   const question = record.page.status === "waiting" && runs.waiting.find((found) => found.session_id === record.sessionId)?.question;
   if (!question) return null;
@@ -154,12 +154,12 @@ function Replay({ record, replay, go }) {
   const look = (row) => go({ run: record.sessionId, reply: record.replyId, step: row.id });
   return html`
     <h2>Replay of ${clean(record.page.title)}</h2>
-    <p class="dim">No model and no tool was called${without.length ? html`; left out: <b>${clean(without.join(", "))}</b>` : ""}.${!finished && " It did not come to the end of the record."}</p>
+    <p class="dim">No model and no tool was called${without.length ? html`; left out: <b>${clean(without.join(", "))}</b>` : ""}.${!finished && " It did not reach the end of the record."}</p>
     ${!differences.length && html`<p class="panel side"><b>No difference.</b> Every request, decision and result was the same.</p>`}
     ${differences.map((difference, index) => html`<div class="panel side" key=${index}>
       <p class="caption">${index === 0 ? "First difference" : `Difference ${index + 1}`}</p>
       <div class="row"><span class="grow">${clean(describe(difference))}</span>
-        ${rowAt(difference) && html`<button type="button" onClick=${() => look(rowAt(difference))}>Look at the step</button>`}</div>
+        ${rowAt(difference) && html`<button type="button" onClick=${() => look(rowAt(difference))}>Open the step</button>`}</div>
       <${Diff} title=${difference.where} before=${valueOf(difference.before)} after=${valueOf(difference.after)} />
     </div>`)}`;
 }

@@ -1,4 +1,4 @@
-// What stands out in a run: by rules, each of which leads to its step.
+// Findings about a run, by rules: each leads to its step.
 
 import { count, duration, money } from "../text.js";
 
@@ -23,7 +23,7 @@ export function findings(record, others) {
       if (layer.decision === "deny" && layer.layer !== null) add("bad", row, layer.layer, `denied this call: ${layer.reason}`);
     }
   }
-  for (const gap of timeline.gaps) add("bad", timeline.root, "The record", `is cut: ${gap.reason}${gap.count ? `, ${count(gap.count)} lines` : ""}`);
+  for (const gap of timeline.gaps) add("bad", timeline.root, "The record", `is incomplete: ${gap.reason}${gap.count ? `, ${count(gap.count)} lines` : ""}`);
   const same = others.filter((other) => other.agent === page.agent && other.seconds !== null);
   if (same.length >= MIN_RUNS) {
     const cost = median(same.map((other) => other.cost ?? 0));
@@ -39,16 +39,16 @@ export const callName = (row) => (row.round ? `Model call ${row.round}` : row.na
 function addWait(record, row, add) {
   const name = row.question.tool_calls.map((call) => call.name).join(", ");
   const time = duration((row.end ?? record.timeline.newest) - row.start);
-  if (row.end === null) add("wait", row, name, "waits for an answer");
+  if (row.end === null) add("wait", row, name, "is waiting for an answer");
   else if (row.question.type !== "REQUIRE_USER_CONFIRM") add("wait", row, name, `got its result after ${time}`);
   else add("wait", row, name, `${decisions(record, row).includes("denied") ? "was denied" : "was approved"} after ${time}`);
 }
 
-// How the calls that a question named ended; those of a sub-agent are named by the calls that lead to it.
+// The outcomes of the calls in a question; the id of a sub-agent's call has the ids of the calls around it.
 export const decisions = (record, row) =>
   row.question.tool_calls.map(({ id }) => record.timeline.rows.find((other) => other.call?.id === id.split("/").at(-1) && other.start >= row.start)?.note ?? "");
 
-// A layer that took text away: each layer once, with how many calls it was in the way of.
+// The layers that removed text: each layer once, with the number of model calls that it affected.
 function* removedTexts(record, rows) {
   const byLayer = new Map();
   const seen = (layer, row, change) => {

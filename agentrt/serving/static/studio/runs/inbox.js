@@ -1,4 +1,4 @@
-// All that waits for an answer, in whatever session.
+// The pending questions of all sessions.
 
 import { InputCard, QuestionCard, board } from "../chat/forms.js";
 import { call, sessionPath } from "../server.js";
@@ -16,18 +16,18 @@ export function Inbox({ go }) {
     await listWaiting();
   };
   return html`<main class="page inbox" aria-label="Inbox">
-    <h2>Questions that wait for an answer</h2>
+    <h2>Pending questions</h2>
     ${runs.waiting.map(({ session_id: session, question }) => {
       const run = runs.list.find((found) => found.session_id === session && found.reply_id === question.reply_id);
       return html`<${QuestionCard} key=${`${session} ${question.seq}`} question=${question} onAnswer=${answer(session)}>
         <div class="row">
           <span class="note grow">${clean([run?.labels.owner, run?.title, session].filter(Boolean).join(" · "))}</span>
-          ${state.hasRuns && html`<button type="button" onClick=${() => go({ run: session, reply: question.reply_id })}>Look into the run</button>`}
+          ${state.hasRuns && html`<button type="button" onClick=${() => go({ run: session, reply: question.reply_id })}>Open the run</button>`}
           <button type="button" onClick=${() => go({ session })}>Open the chat</button>
         </div>
       <//>`;
     })}
     ${board.inputs.map((input) => html`<${InputCard} key=${input.input_id} input=${input} />`)}
-    ${!openQuestions() && html`<p class="dim">Nothing waits.</p>`}
+    ${!openQuestions() && html`<p class="dim">No question is pending.</p>`}
   </main>`;
 }

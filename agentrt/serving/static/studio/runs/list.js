@@ -7,7 +7,7 @@ import { Still, html } from "../widgets.js";
 import { listRuns, runs } from "./state.js";
 
 const FILTERS = [["", "All"], ["completed", "Done"], ["waiting", "Waiting"], ["running", "Running"], ["failed", "Failed"], ["interrupted", "Stopped"]];
-export const STATES = { completed: "done", waiting: "waits for you", failed: "failed", running: "runs", died: "died", interrupted: "stopped" };
+export const STATES = { completed: "done", waiting: "waiting for you", failed: "failed", running: "running", died: "died", interrupted: "stopped" };
 
 export function RunList({ onOpen }) {
   const typing = useRef();
@@ -39,7 +39,7 @@ export function RunList({ onOpen }) {
           isCurrent=${runs.record?.sessionId === run.session_id && runs.record?.replyId === run.reply_id} />`,
       )}
     </ul>
-    ${!runs.list.length && html`<p class="note">${isFiltered ? "No run has this." : "Nothing is recorded yet. The runs of agents with a RunRecorder are here."}</p>`}
+    ${!runs.list.length && html`<p class="note">${isFiltered ? "No run matches." : "No run is recorded yet. Runs of agents with a RunRecorder appear here."}</p>`}
     ${runs.cursor && html`<button type="button" onClick=${guarded(() => listRuns("more"))}>More runs</button>`}
   </section>`;
 }
@@ -53,7 +53,7 @@ class Item extends Still {
         <span class=${`pill ${run.status}`}>${STATES[run.status]}</span>
         ${run.labels.owner && html`<span>${clean(run.labels.owner)}</span>`}
         ${run.seconds !== null && html`<span>${duration(run.seconds * 1000)}</span>`}
-        <span title="of the run and all below it">${count(tokens)} tokens</span>
+        <span title="of the run and its sub-agents">${count(tokens)} tokens</span>
         ${run.cost !== null && html`<span>${money(run.cost)}</span>`}
         <span>${new Date(run.begun_at).toLocaleString()}</span>
       </span>

@@ -1,11 +1,11 @@
-// A recorded run: what the server has of it, its time line, and what was sent and changed at each step.
+// A recorded run: its data from the server, its time line, and the request and changes of each step.
 
 import { call, readEvents, request, runPath, sleep } from "../server.js";
 import { setOffline, update } from "../store.js";
 import { outputText } from "../text.js";
 import { Timeline } from "./timeline.js";
 
-const RELOAD_PAUSE = 1500; // of a run that grows; a long one is asked for less often
+const RELOAD_PAUSE = 1500; // while a run grows; longer for a long run
 
 export class Record {
   constructor(sessionId, replyId) {
@@ -52,7 +52,7 @@ export class Record {
     this.controller.abort();
   }
 
-  // Reads on until the run ends or waits; a reader that was cut goes on after the last line that it has.
+  // Reads until the run ends or waits; after a lost connection it continues after its last line.
   async follow() {
     const { signal } = this.controller;
     this.isLive = true;
@@ -101,7 +101,7 @@ export class Record {
     if (!signal.aborted) await this.load();
   }
 
-  // What was sent and changed is in the run as a whole, and not in its lines.
+  // Requests and changes come with the whole run, not with its lines.
   reloadSoon() {
     if (this.reload) return;
     this.reload = setTimeout(async () => {
@@ -109,13 +109,13 @@ export class Record {
       try {
         if (!this.controller.signal.aborted) await this.load();
       } catch {
-        // The next line tries again, and so does the end.
+        // The next line and the end try again.
       }
       this.reload = setTimeout(() => (this.reload = null), 4 * (Date.now() - begun));
     }, RELOAD_PAUSE);
   }
 
-  // From references to what they name.
+  // From references to values.
 
   value(reference) {
     return reference == null ? null : (this.page?.contents[reference] ?? null);
@@ -131,7 +131,7 @@ export class Record {
   request(replyId, index) {
     const requests = this.byReply.get(replyId)?.requests ?? [];
     if (!requests[index]) return null;
-    // A request has what is new in it against the one before.
+    // A request has only the messages that are new since the previous one.
     const listed = [];
     for (const { messages } of requests.slice(0, index + 1)) {
       listed.length = Math.min(messages.keep, listed.length);
@@ -141,7 +141,7 @@ export class Record {
     return { ...requests[index], messages: listed.map((reference) => this.message(reference)), tools: listOf(this.value(tools)), answer: this.value(answer), changes: this.changes(changes) };
   }
 
-  // What was sent the last time that the step was tried; its prompt and tools were made before the first try.
+  // The last request of the step; its prompt and tools were made before the first attempt.
   lastRequest(row) {
     const request = row.attempts.length ? this.request(row.replyId, row.attempts.at(-1).index) : null;
     if (request && row.attempts.length > 1) {
@@ -155,7 +155,7 @@ export class Record {
     return this.changes(this.byReply.get(replyId)?.requests[index]?.changes ?? []);
   }
 
-  // Changes with the texts that they are compared by: those of messages block by block, where the blocks are as many.
+  // Changes with their texts; messages with equally many blocks are compared block by block.
   changes(listed) {
     return listed.flatMap((change) => {
       if (change.kind !== "message") return [{ ...change, at: change.where, before: textOf(change.before, this), after: textOf(change.after, this) }];
@@ -175,7 +175,7 @@ export class Record {
     return row.layers.map((layer) => ({ ...layer, found: calls[layer.index] ? this.changes(calls[layer.index].changes) : [] }));
   }
 
-  // Why a layer is where it is, as `explain` says it.
+  // The reason for the place of a layer, from `explain`.
   reasonOf(replyId, key) {
     const chains = this.value(this.byReply.get(replyId)?.chains);
     return chains?.middlewares?.find((layer) => layer.key === key)?.because ?? [];
@@ -189,7 +189,7 @@ export class Record {
         for (const block of blocks) {
           if (block?.type === "tool_result" || block?.type === "tool_call") {
             const key = `${block.type}:${block.id}`;
-            // The first one is that of the tool; layers may have changed later ones.
+            // The first value is the tool's; layers may have changed later ones.
             if (!this.results.has(key)) this.results.set(key, block);
           }
         }
@@ -215,7 +215,7 @@ export class Record {
     const message = this.message(this.page?.message);
     const blocks = message?.content ?? [];
     const texts = (listed) => listed.filter((block) => block.type === "text").map((block) => block.text).join("\n\n");
-    // What it said before its last call is no answer, unless nothing follows.
+    // Text before the last call is not the answer, unless nothing follows.
     const last = blocks.findLastIndex((block) => block.type === "tool_result");
     return texts(blocks.slice(last + 1)) || texts(blocks);
   }
@@ -241,7 +241,7 @@ function linesOf(run) {
   return lines;
 }
 
-// One that is too long for the page is its size.
+// A value too long for the page is replaced by its size.
 const listOf = (value) => (Array.isArray(value) ? value : []);
 
 export function blockText(block, isBare = false) {

@@ -1,4 +1,4 @@
-// One run: question and answer, what stands out, its time line, and beside it the step that is looked at.
+// One run: question and answer, findings, its time line, and beside it the selected step.
 
 import { call, runPath } from "../server.js";
 import { guarded, state, update } from "../store.js";
@@ -83,8 +83,8 @@ export function Answer({ record }) {
   const { page } = record;
   if (!answers.has(page)) answers.set(page, new LongText(record.answer ?? ""));
   if (answers.get(page).size) return html`<${Text} text=${answers.get(page)} isMarkdown=${true} />`;
-  if (!page.has_content) return html`<p class="dim">Its texts were not recorded.</p>`;
-  return html`<p class="dim">${{ running: "Not yet.", waiting: "Not yet: it waits for an answer." }[page.status] ?? "Nothing."}</p>`;
+  if (!page.has_content) return html`<p class="dim">Its content was not recorded.</p>`;
+  return html`<p class="dim">${{ running: "Not yet.", waiting: "Not yet: it is waiting for an answer." }[page.status] ?? "Nothing."}</p>`;
 }
 
 const known = new WeakMap(); // findings by their time lines

@@ -1,4 +1,4 @@
-// The runs that are listed, the one that is open, and what is to be different where it runs again.
+// The list of runs, the open run, and the changes with which it runs again.
 
 import { call, sleep } from "../server.js";
 import { state, update } from "../store.js";
@@ -15,15 +15,15 @@ export const runs = {
   tool: "",
   layer: "",
   label: "",
-  record: null, // the run that is open
-  rowId: null, // its step that is looked at
+  record: null, // the open run
+  rowId: null, // its selected step
   tab: "",
   showsLayers: false,
   other: null, // the run that it is compared with
-  fresh: null, // the key of a fork that has just begun
-  replay: null, // the differences that a replay found
+  fresh: null, // the key of a fork that has just started
+  replay: null, // the result of a replay
   waiting: [], // questions in all sessions
-  off: new Set(), // layers that are left out where a run runs again
+  off: new Set(), // layers to leave out when a run runs again
 };
 
 export const rowOf = (record, id) => record?.timeline.rows.find((row) => row.id === id) ?? null;
@@ -41,7 +41,7 @@ export async function listRuns(mode = "new") {
   const found = new Set(page.runs.map(key));
   const others = runs.list.filter((run) => !found.has(key(run)));
   if (mode === "more") runs.list = [...others, ...page.runs];
-  // Pages that were read before stay, below those that are new.
+  // Earlier pages stay, below new runs.
   else runs.list = mode === "again" && runs.asked === asked && page.cursor ? [...page.runs, ...others] : page.runs;
   if (mode !== "again" || runs.asked !== asked || !page.cursor) runs.cursor = page.cursor;
   if (mode !== "more") runs.asked = asked;
@@ -57,7 +57,7 @@ export async function listWaiting() {
 
 export async function loadRecord(sessionId, replyId) {
   const record = new Record(sessionId, replyId);
-  // A fork that has just begun may not be written yet, and to ask for it would be an error.
+  // A fork that has just started may not be written yet, and a request for it would fail.
   for (let tries = 0; runs.fresh === record.key && tries < MAX_TRIES; tries += 1) {
     const page = await call("runs", { query: { limit: PAGE } });
     if (page.runs.some((run) => key(run) === record.key)) runs.fresh = null;

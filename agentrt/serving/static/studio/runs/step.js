@@ -1,4 +1,4 @@
-// The step that is looked at: what was sent, what each layer did with it, what came back, and the lines of the record.
+// The selected step: its request, its layers, its answer, and the lines of its record.
 
 import { Diff, Words } from "../diff.js";
 import { call, runPath } from "../server.js";
@@ -17,7 +17,7 @@ const MAX_RAW = 200;
 export function StepPane({ record, go }) {
   const row = rowOf(record, runs.rowId);
   if (!row) {
-    return html`<section class="pane-step" aria-label="Step"><p class="note">Choose a step of the time line: what was sent, what each layer did with it, and what came back.</p></section>`;
+    return html`<section class="pane-step" aria-label="Step"><p class="note">Choose a step of the time line to see its request, its layers and its answer.</p></section>`;
   }
   const tabs = tabsOf(row);
   const tab = tabs.some(([name]) => name === runs.tab) ? runs.tab : tabs[0][0];
@@ -55,11 +55,11 @@ const VIEWS = {
   raw: (record, row) => html`<${Raw} key=${row.lastLine} record=${record} row=${row} />`,
 };
 
-// What was sent, the last time that it was tried.
+// The request of the last attempt.
 
 function Request({ record, row }) {
   const request = record.lastRequest(row);
-  if (!request) return html`<p class="note">${record.page.has_content ? "It is read from the record." : "Its texts were not recorded."}</p>`;
+  if (!request) return html`<p class="note">${record.page.has_content ? "Reading the record." : "Its content was not recorded."}</p>`;
   const { usage, tools, changes } = request;
   const changesAt = (index, role) => changes.filter(({ where, after }) => after !== null && (where === `messages[${index}]` || (index === 0 && role === "system" && where === "current_prompt")));
   const removed = changes.filter(({ where, after }) => after === null && where.startsWith("messages["));
@@ -87,18 +87,18 @@ function SentMessage({ message, changes }) {
       const text = blockText(block, true);
       const change = changes.find(({ after }) => after === text || after === blockText(block));
       if (!change) return html`<${Plain} key=${index} source=${blockText(block)} />`;
-      // Against what it was before the outermost layer that changed it.
+      // Compared with the message before the outermost layer that changed it.
       const [first] = changes.filter(({ at }) => at === change.at);
       return html`<div class="part" key=${index}>${block.type === "tool_result" && html`<span class="dim">${clean(`result of ${block.name}: `)}</span>`}<${Words} before=${first.before} after=${change.after} isWhole=${true} /></div>`;
     })}
   </div>`;
 }
 
-// The layers around this step, each inside of the one before it.
+// The layers around this step, each inside the one before it.
 
 function Onion({ record, row }) {
   const layers = record.layersOf(row);
-  if (!layers.length) return html`<p class="note">No layer stood around this step, or the record has none.</p>`;
+  if (!layers.length) return html`<p class="note">This step has no layers, or none were recorded.</p>`;
   const hooks = [...new Set(layers.map((layer) => layer.hook))].sort((one, other) => HOOKS.indexOf(one) - HOOKS.indexOf(other));
   return hooks.map((hook) => html`<div key=${hook}>
     <h3 class="caption">${hook}</h3>
@@ -106,7 +106,7 @@ function Onion({ record, row }) {
   </div>`);
 }
 
-// The calls of each layer as one: a retry calls those inside of it again.
+// The calls of each layer as one: a retry calls the layers inside it again.
 function places(layers) {
   const byPlace = new Map();
   for (const layer of layers) {
@@ -144,7 +144,7 @@ function LayerCard({ record, row, layer }) {
   </div>`;
 }
 
-// What came back.
+// The answers of all attempts.
 
 function Attempts({ record, row }) {
   return row.attempts.map((attempt, index) => {

@@ -10,18 +10,18 @@ export class Timeline {
     this.start = Infinity;
     this.newest = 0;
     this.isKept = true;
-    this.open = new Map(); // rows that have not ended, by what ends them
+    this.open = new Map(); // unfinished rows, by the keys of the events that end them
     this.byKey = new Map(); // rows by the block that they lead to
-    this.owners = new Map(); // the rows that sub-agents are below, by their replies
+    this.owners = new Map(); // the parent rows of sub-agents, by their replies
     this.replies = new Map([[replyId, newReply()]]);
     this.calls = new Map(); // tool calls by their ids
     this.gaps = [];
     this.steps = []; // points at which a fork can start
     this.cached = null;
-    this.line = 0; // of the record, that is read just now
+    this.line = 0; // the line of the record that is being read
   }
 
-  // All rows, each below the one that it belongs to.
+  // All rows, each below its parent.
   get rows() {
     if (this.cached?.version === this.version) return this.cached.rows;
     const rows = [];
@@ -92,7 +92,7 @@ export class Timeline {
     this.version += 1;
   }
 
-  // The first block that a model call gave is what its row leads to.
+  // The row of a model call leads to the first block of its answer.
   claim(event, key) {
     const row = this.open.get(`model:${event.reply_id}`);
     if (!row) return;
@@ -107,7 +107,7 @@ export class Timeline {
 
   note(now) {
     this.newest = Math.max(this.newest, now);
-    // The clock of the server may be another one: what is newest is from just now, at the latest.
+    // The server's clock may be ahead: the newest item is from now, at the latest.
     this.offset = Math.max(this.offset ?? -Infinity, now - Date.now());
   }
 
@@ -186,7 +186,7 @@ export class Timeline {
       }
       case "REQUIRE_USER_CONFIRM":
       case "REQUIRE_EXTERNAL_EXECUTION": {
-        if (this.owners.has(id) || this.open.has("wait")) break; // the same question, asked further in
+        if (this.owners.has(id) || this.open.has("wait")) break; // the same question, of a sub-agent
         const [first] = event.tool_calls;
         const name = event.type === "REQUIRE_USER_CONFIRM" ? "Wait for approval" : "Wait for results";
         const row = this.begin("wait", "wait", name, event, now);
@@ -207,7 +207,7 @@ export class Timeline {
     }
   }
 
-  // A record has no answers: a reply that goes on has got one.
+  // A record has no answers: a reply that continues has received one.
   endWait(event, now) {
     const question = this.open.get("wait")?.question;
     if (!question || event.reply_id !== this.replyId || event.seq <= question.seq) return;
@@ -229,7 +229,7 @@ export class Timeline {
     row.layers.push(...reply.early.splice(0));
   }
 
-  // A line of a record: `replyId` is the run that has it.
+  // A line of the record of the run `replyId`.
   applyLine(line, replyId) {
     const now = line.t / 1e6;
     if (Number.isFinite(line.n)) this.line = line.n;
@@ -266,7 +266,7 @@ export class Timeline {
   addRequest(line, replyId, reply, now) {
     let row = reply.model?.end === null ? reply.model : null;
     if (!row) {
-      // Not one of the reply's own rounds, but a summary, say.
+      // Not one of the reply's rounds but, for example, a summary.
       const key = `side:${replyId}:${line.call_id}`;
       row = this.begin(key, "model", `${line.model}${line.purpose ? ` (${line.purpose})` : ""}`, { reply_id: replyId, seq: 0 }, now);
       row.isSide = true;
@@ -308,12 +308,12 @@ export class Timeline {
     reply.layers += 1;
     if (CALL_HOOKS.has(line.hook)) {
       const row = reply.model;
-      // Before the first event of its round: its prompt is made, say.
+      // Before the first event of its round, for example while its prompt is made.
       if (!row || (row.end !== null && line.hook !== "on_reasoning" && layer.start >= row.end)) reply.early.push(layer);
       else this.attach(row, layer);
     } else if (line.hook === "on_acting" || line.hook === "on_check_permission") {
       reply.inner.push(layer);
-      // The line of the outermost one comes last, and then it is known whose call it was.
+      // The line of the outermost layer comes last, and tells which call they belong to.
       if (line.place === 0) this.attachToCall(replyId, layer, reply.inner.splice(0), reply);
     } else if (this.owners.get(replyId) ?? this.root) this.attach(this.owners.get(replyId) ?? this.root, layer);
   }

@@ -6,7 +6,7 @@ import { Still, html } from "../widgets.js";
 const MAX_ROWS = 20_000;
 const ICONS = { reply: "R", model: "M", tool: "T", agent: "A", wait: "…" };
 
-// Of a reply that runs, the scale grows in steps: each one draws all rows, and the time between them only those that go on.
+// While a reply runs, the scale grows in steps: a step draws all rows; between steps only unfinished rows are drawn.
 const STEP = 1.25;
 const stepped = (span) => STEP ** Math.ceil(Math.log(span) / Math.log(STEP));
 
@@ -38,7 +38,7 @@ class Row extends Still {
   }
 }
 
-// The key Tab reaches one row, the arrows lead from there: there may be thousands.
+// Tab reaches one row and the arrow keys the others: there may be thousands.
 function moveFocus(event) {
   const item = event.target.closest("li");
   const next = { ArrowDown: item?.nextElementSibling, ArrowUp: item?.previousElementSibling, Home: item?.parentElement.firstElementChild, End: item?.parentElement.lastElementChild }[event.key];
@@ -47,7 +47,7 @@ function moveFocus(event) {
   next.firstElementChild.focus();
 }
 
-// `current` is the row that is looked at; `live` whether the reply runs.
+// `current` is the selected row; `live` whether the reply runs.
 export function Waterfall({ id, timeline, current = null, layers = false, isLive = false, hasAxis = false, onPick }) {
   const all = timeline?.rows ?? [];
   const rows = all.slice(0, MAX_ROWS);
