@@ -28,7 +28,7 @@ __all__ = [
 Redact = Callable[[str], str]
 
 MAX_LIST_DEPTH = 200  # of lists that a reader must follow
-_MAX_KNOWN = 20_000  # remembered hashes and objects of a session; others are encoded again
+_MAX_KNOWN = 20_000  # remembered hashes and objects of a session; forgotten ones are encoded again
 # Fields with names, which are recorded even without content; and fields whose values contain no such names.
 _NAMES = frozenset(
     (

@@ -17,7 +17,7 @@ from agentrt.types import STRUCTURED_OUTPUT, JSONObject, PermissionBehavior, Per
 __all__ = ["Effects", "RecordedResults", "add_effects", "call_key", "check_called_tools", "start_conversation"]
 
 Effects = Literal["ask", "record", "run"]
-"""How a fork treats tools that are not read-only: they ask first, answer from the record if it can, or run."""
+"""How a fork treats tools that are not read-only: they ask first, answer from the record if possible, or run."""
 
 RecordedResults = Mapping[str, Sequence[ToolResultBlock]]
 """The recorded results by `call_key`, in order."""
@@ -86,7 +86,7 @@ def add_effects(agent: _ForkedAgentT, effects: Effects, results: RecordedResults
 
 
 def guard_fork(agent: _ForkedAgentT, state: AgentState) -> _ForkedAgentT:
-    """Return the agent with the layer that asks, if it is to continue a fork with one, as of another process."""
+    """Return the agent with the layer that asks, if the state is that of a fork with such a layer."""
     is_guarded = EFFECTS_LABEL not in state.labels or any(
         isinstance(layer, ForkedEffects) for layer in agent.middlewares
     )
@@ -106,7 +106,7 @@ class ForkedEffects(MiddlewareBase):
         is_free = tool.is_read_only or tool.is_hidden or self._finds(agent, call)
         if is_free or decision.behavior is PermissionBehavior.DENY:
             return decision
-        if decision.behavior is PermissionBehavior.ASK:  # its question says more
+        if decision.behavior is PermissionBehavior.ASK:  # its own question is more specific
             return replace(decision, bypass_immune=True)
         question = f"{call.name} may have an effect, and this conversation is a fork"
         return PermissionDecision(PermissionBehavior.ASK, question, type(self).__name__, bypass_immune=True)

@@ -138,13 +138,13 @@ class RunLog:
         self.core_call: int | None = None  # the latest call of on_model_call's core
         self.running: set[str] = set()  # tool calls without a result; no step until all have one
         self.lost = 0  # items that found no room
-        self.last: Any = None  # what encodes the end, once that is known
+        self.last: Any = None  # the end, once that is known
         self.tries = 0
         self._reset()
 
     @classmethod
     def of_row(cls, row: RunRow, other: "RunLog") -> "RunLog":
-        """Return the log of a run that this process knows by its row alone, with the settings of another one."""
+        """Return the log of a run of another process, from its row and with the settings of `other`."""
         log = cls.__new__(cls)
         # Without its constructor, which needs an agent.
         log.__dict__.update(vars(other), session_id=row.session_id, reply_id=row.reply_id, root=row.root)

@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class LayerCallRecord:
-    """One call of a layer (`None` is the core of the chain); `decision` and `reason` are those of a permission.
+    """One call of a layer (`None` is the core of the chain), with its decision on a tool call and the reason for it.
 
     `call` and `parent` are numbers in the process that made the run; `parent` is the call of the next outer layer.
     """
@@ -60,8 +60,8 @@ class LayerCallRecord:
 class ModelRequest:
     """A request to a model, one per attempt, and its answer.
 
-    `error` is the name of the type of the error, if the call failed. `changes` are those that layers made to the system
-    prompt, the tools, the request, and the answer.
+    `error` is the type of the error, if the call failed. `changes` are the changes of layers to the system prompt, the
+    tools, the request, and the answer.
     """
 
     call_id: str

@@ -41,12 +41,12 @@ _STEP_KINDS: dict[type, str] = {
 
 
 class RunRecorder(MiddlewareBase):
-    """Records each reply, with everything that happens in it, in the `runs` of a session store.
+    """Records each reply and everything that happens in it, in the `runs` of a session store.
 
     It only observes, so its place in the list does not matter, and no layer can hide anything from it. Sub-agents are
     recorded as well. A thread writes the lines: a reply never waits for its record, and never fails because of it.
 
-    `layers=False` leaves out the calls of layers, and `content=False` all texts, but not numbers, sizes, names and
+    `layers=False` leaves out the calls of layers, and `content=False` everything except numbers, sizes, names and
     hashes. `redact` takes the same values as that of a `cassette`, and is applied before anything is hashed or written.
     `prices` and `cost_of` are as in `UsageMiddleware`; other models have their published prices.
     `store.runs.expire()` deletes a run `keep` seconds after its start. Beyond `max_bytes`, only the end of a run is
@@ -117,7 +117,7 @@ class RunRecorder(MiddlewareBase):
         return self._runs
 
     async def add_verdicts(self, session_id: str, reply_id: str, verdicts: Sequence[JSONObject]) -> None:
-        """Add verdicts to the record of a finished run, redacted as all of it; without content, without reasons."""
+        """Add verdicts to the record of a finished run, redacted like it; without content they have no reasons."""
         scrubber = self._settings.scrubber
         scrubbed = [{**verdict, "reason": scrubber.text(str(verdict.get("reason", "")))} for verdict in verdicts]
         await self._runs.add_verdicts(session_id, reply_id, scrubbed)
@@ -164,7 +164,7 @@ class RunRecorder(MiddlewareBase):
                 self._put(self._log_of(agent), time_ns(), RunLog.layer, record)
             elif record.layer is None and record.hook == "on_model_call":
                 self._log_of(agent).core_call = record.call_id
-        except NoReplyError:  # what happens between replies belongs to no run
+        except NoReplyError:  # layers called between replies belong to no run
             return
 
     def _log_of(self, agent: Any) -> RunLog:
@@ -196,7 +196,7 @@ class RunRecorder(MiddlewareBase):
         state = agent.state
         reply = state.reply_context
         if reply is not None and agent.runs_reply_loop:
-            # Here and not in the thread: the state will have changed when that writes.
+            # Not in the thread, since the state changes before that writes.
             head = dump_head(state) if self._settings.scrubber.content else b"{}"
             blocks = [(block, getattr(block, "state", None)) for block in reply.blocks]
             step = StepState(kind, event.seq, head, list(state.context), blocks)
@@ -206,7 +206,7 @@ class RunRecorder(MiddlewareBase):
         self._last = None, None
         log = self._live.pop((agent.state.session_id, event.reply_id), None)
         if log is not None:
-            # Looked up now, since the next reply may start before the thread writes.
+            # Read now, since the next reply may start before the thread writes.
             state = agent.state
             reply = state.reply_context
             if reply is not None and reply.reply_id == event.reply_id:

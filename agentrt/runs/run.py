@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["After", "Run", "read_line"]
 
 After = Literal["stop", "keep", "ask"]
-"""The end of a replay: at the first difference, at the end of the record, or as the model now answers."""
+"""The end of a replay: at the first difference, at the end of the record, or where the model now ends it."""
 
 _ForkingAgentT = TypeVar("_ForkingAgentT", bound=Agent)
 
 
 class Run:
-    """One reply as it was recorded, with the replies of its sub-agents.
+    """A recorded reply, with the replies of its sub-agents.
 
-    `usage`, `cost` and `calls` are totals of the whole tree; `cost` is `None` if a price is unknown. All else is of
-    this reply alone. `changed_by` are the layers that changed something. `lines` are dicts with `n`, `t` in
+    `usage`, `cost` and `calls` are totals of the whole tree; `cost` is `None` if a price is unknown. Everything else is
+    of this reply alone. `changed_by` names the layers that changed something. `lines` are dicts with `n`, `t` in
     nanoseconds, and `kind`.
     """
 
@@ -109,13 +109,13 @@ class Run:
 
     @cached_property
     def message(self) -> Msg | None:
-        """The answer, or the part of it that exists."""
+        """The answer, complete or partial; `None` if there is none yet."""
         references = self._references("end", "message")
         return self.values.message(references[-1]) if references else None
 
     @cached_property
     def events(self) -> list[AnyEvent]:
-        """The events. Deltas of one block that were written together are one event, with the number of the last one."""
+        """The events. Deltas of one block that were written together are one event, numbered as the last one."""
         lines = [line for line in self.lines if line["kind"] == "event"]
         if not self.has_content:
             raise no_content(self._place, "events")
@@ -219,14 +219,14 @@ class Run:
         return AgentState.model_validate_json(dump_json(state))
 
     async def replay(self, agent: Agent, *, after: After = "stop") -> "Replay":
-        """Run the agent from the input of this run, with its recorded answers and results; returns the differences.
+        """Run the agent on the input of this run, with the recorded answers and results; returns the differences.
 
-        No model and no tool runs, and nothing is saved. The agent may lack layers, or have another prompt. With "stop"
-        the replay ends at the first difference, with "keep" it uses the recorded answers to its end, and with "ask" the
-        model is asked from the first difference on; tools that have no recorded result and are not read-only are left
-        at a question.
+        The agent may lack layers, or have another prompt; nothing is saved. With "stop" the replay ends at the first
+        difference, with "keep" it uses the recorded answers to the end: neither calls a model or a tool. With "ask" it
+        asks the model from the first difference on, runs read-only tools without a recorded result, and ends where any
+        other tool would ask.
 
-        Raises `UsageError` for a run without content.
+        Raises `UsageError` for a run without content or with a gap.
         """
         from agentrt.runs.replay import replay_run  # which records the replay
 
@@ -237,8 +237,8 @@ class Run:
     ) -> _ForkingAgentT:
         """Return the agent in a new conversation, which continues from a step of this run by `await fork.reply(None)`.
 
-        `at` is a step, or the number of an event, which means the last step at or before it. Earlier steps do not run
-        again, and the fork shares nothing with the record. A message may be added with `observe` first. At a question,
+        `at` is a step, or the number of an event for the last step at or before it. Earlier steps do not run
+        again, and the fork shares nothing with the record. `observe` can add a message first. At a question,
         `fork.waiting()` must be answered. Tools that are not read-only ask first; with `effects="record"` they answer
         from the record if it has the same call, and with "run" they run.
 

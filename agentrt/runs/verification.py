@@ -82,7 +82,7 @@ def _check_run(row: RunRow, lines: Sequence[bytes], key: bytes | None) -> bool:
         if line[-_TAIL : -_HASH - 2] != b',"hash":"' or found != expected:
             raise _Problem("the line is not the one that was written here", number)
         value = from_json(body)
-        # If the hashes are right, this happens only if all of them were recomputed.
+        # If the hashes are right, all of them were recomputed.
         if value["n"] != number:
             raise _Problem("a line is missing before it", number)
         if value["kind"] == "verdict":  # added when the run has ended

@@ -48,8 +48,7 @@ _KEPT_BY_NO_CACHE: dict[str, Any] = {"no_store": True}
 class RecordedAnswers(MiddlewareBase):
     """Answers models and tools from a record, as the innermost layer of an agent and its sub-agents.
 
-    `is_left` says that the replay was ended before its agent ended it, and `is_at_end` that this was since the record
-    has no more.
+    `is_left` says that the replay ended before its agent did, and `is_at_end` that it reached the end of the record.
     """
 
     inherited = True
@@ -70,7 +69,7 @@ class RecordedAnswers(MiddlewareBase):
         return ("a replay: models and tools are answered from a record",)
 
     def on_layer(self, agent: Any, record: LayerRecord) -> None:
-        # Before the first layer of a reply could ask for the time.
+        # Set before the first layer of a reply can ask for the time.
         reply = agent.live_conversation.reply
         if reply is not None and "now" not in vars(reply):
             recorded = self._reply_of(agent)
@@ -96,7 +95,7 @@ class RecordedAnswers(MiddlewareBase):
         if self._has_diverged and self._after == "ask":
             return await next_handler()
         has_answer = request is not None and (request.answer is not None or request.error is not None)
-        # In the model's place, where the request is recorded as any other.
+        # As the model, so that the request is recorded like any other.
         is_over = not has_answer or (self._has_diverged and self._after == "stop")
         model = _RecordedModel(input_kwargs["current_model"], request, self._leave if is_over else None)
         return await next_handler(current_model=model)
@@ -107,7 +106,7 @@ class RecordedAnswers(MiddlewareBase):
         call, recorded = input_kwargs["tool_call"], self._reply_of(agent)
         found = None if recorded is None else recorded.result_of(call)
         tool = agent.run.toolkit.get(call.name)
-        # A sub-agent runs, with recorded answers of its own, and a structured answer is taken.
+        # A sub-agent runs with its own recorded answers, and structured output is accepted.
         is_internal = isinstance(tool, AgentTool) or call.name == STRUCTURED_OUTPUT
         self._has_diverged |= recorded is None or not recorded.is_known(call)
         if self._has_diverged and self._after == "stop":
@@ -124,7 +123,7 @@ class RecordedAnswers(MiddlewareBase):
     def answer_to(
         self, question: RequireUserConfirmEvent | RequireExternalExecutionEvent
     ) -> UserConfirmResultEvent | ExternalExecutionResultEvent | None:
-        """Return the recorded answer, as far as results tell it; `None` where the record still waits."""
+        """Return the recorded answer, derived from the results; `None` if the record still waits."""
         found = [(call, result_at(self._run, call.id.split("/"))) for call in question.tool_calls]
         known = [(call, *result) for call, result in found if result is not None]
         if len(known) < len(found):
@@ -146,7 +145,7 @@ class RecordedAnswers(MiddlewareBase):
     def _reply_of(self, agent: Any) -> "_RecordedReply | None":
         notes = agent.run.scratch(self)
         if "record" not in notes:
-            # The session of a sub-agent has the id of the call. Another reply in it is the next recorded one.
+            # The session id of a sub-agent contains the call id; each reply in it gets the next recorded one.
             recorded = self._by_session.get(agent.state.session_id, deque())
             if recorded and recorded[0].reply_id not in (None, agent.run.id):
                 recorded.popleft()
@@ -157,7 +156,7 @@ class RecordedAnswers(MiddlewareBase):
         return found
 
     async def _leave(self) -> None:
-        """End the outermost reply here, whatever the layers around this one do about errors."""
+        """End the outermost reply here, even if layers around this one catch errors."""
         assert self.conversation is not None
         self.is_left, self.is_at_end = True, not self._has_diverged
         _ = self.conversation.interrupt()
@@ -187,7 +186,7 @@ class _RecordedReply:
         return self._times[min(self._count, len(self._times) - 1)]
 
     def new_child_id(self, call_id: str) -> str:
-        """Return the id of the recorded reply of the sub-agent that this call asked, else a new one."""
+        """Return the id of the recorded reply of this call's sub-agent, or a new one."""
         recorded = self._children[call_id]
         return recorded.popleft() if recorded else new_name()
 
@@ -208,7 +207,7 @@ class _RecordedReply:
 
 
 class _RecordedModel(ChatModelBase):
-    """Gives a recorded answer in the place of a model, or leaves the replay."""
+    """A model that gives a recorded answer, or ends the replay."""
 
     def __init__(
         self, model: ChatModelBase, request: ModelRequest | None, leave: Callable[[], Awaitable[None]] | None
@@ -231,7 +230,7 @@ class _RecordedModel(ChatModelBase):
         if request.error is not None:
             raise _error_named(request.error)
         assert request.answer is not None
-        # "replayed", so that layers which count tokens or cost do not count them again.
+        # Marked as replayed, so that no layer counts these tokens again.
         usage = None if request.usage is None else replace(request.usage, replayed=True)
         content = [replace(block) for block in request.answer.content]
         answer = replace(request.answer, usage=usage, content=content, metadata={**_KEPT_BY_NO_CACHE})

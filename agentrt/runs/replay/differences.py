@@ -28,7 +28,7 @@ class Difference:
 
     `where` is a place such as "messages[2]", "tools", "arguments", "decision", "result" or "answer"; for a call of a
     model or a tool that only one of the two has it is "extra call" or "call not made". `layer` is the outermost layer
-    that did something else, `None` if there is no such layer, as for another system prompt. `step` is one of the run
+    that behaved differently, `None` if none did, as with another system prompt. `step` is one of the run
     with the ids `run`, which may be that of a sub-agent.
     """
 
@@ -56,7 +56,7 @@ def request_differences(request: ModelRequest, values: Mapping[str, Any]) -> Ite
 
 
 def differences_of(run: Run, other: Run, *, is_whole: bool) -> list[Difference]:
-    """Return the differences in the order of the run; those at the end only if the other one ended by itself."""
+    """Return the differences in the order of the run; those at its end only if the other run ended by itself."""
     found = sorted(_Comparison(run, other, is_whole).all(), key=lambda pair: pair[0])
     return [difference for _, difference in found]
 
@@ -77,7 +77,7 @@ class _Comparison:
         for child in self._run.children:
             if child.session_id in others:
                 yield from _Comparison(child, others[child.session_id], self._is_whole).all()
-        # The message of a replay that was left is not its answer.
+        # The last message of an interrupted replay is not its answer.
         if self._is_whole:
             for change in changes_between("answer", self._run.message, self._other.message):
                 yield self._at(self._end, "answer", self._layer_anywhere(), change.before, change.after)
@@ -93,7 +93,7 @@ class _Comparison:
                 if self._is_whole:
                     yield self._at(line, "call not made", self._layer_anywhere(), one.messages, None)
                 continue
-            # Compared as the layer that answers compared it, so that both find the same differences.
+            # Compared as in `RecordedAnswers`, so that both find the same differences.
             values = {"messages": second.messages, "tools": second.tools, "tool_choice": second.tool_choice}
             for where, before, after in request_differences(one, values):
                 layer = _differing_layer(one.changes, second.changes, _family(where)) or self._layer_anywhere()

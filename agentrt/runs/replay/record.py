@@ -1,4 +1,4 @@
-"""What a replay needs of a record: requests, calls of tools with their raw results, and the input."""
+"""The parts of a record that a replay needs: requests, tool calls with their raw results, and the input."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A call of a tool: as the model wrote it, as it reached the tool, and the result that the tool gave, if any.
+    """A tool call: as the model wrote it, as it reached the tool, and the result that the tool returned, if any.
 
     `block` is the result in the conversation, and `line` its start. `changes` are those of layers, the outermost first,
     and `decisions` those on the call, the innermost first.
@@ -102,7 +102,7 @@ def _read_call(
 
 
 def _raw_response(run: Run, block: ToolResultBlock, lines: list[JSONObject]) -> ToolResponse:
-    """Return the result as the tool gave it; `lines` are those of the layers that had it since, in this order."""
+    """Return the result as the tool returned it; `lines` are those of the layers that it passed, in this order."""
     changes = (change for line in lines for change in line["changes"])
     first = next((change for change in changes if change["where"] in ("result", "content")), None)
     if first is None:
@@ -114,7 +114,7 @@ def _raw_response(run: Run, block: ToolResultBlock, lines: list[JSONObject]) -> 
 
 
 def result_at(run: Run, path: Sequence[str]) -> tuple[ToolCallBlock, ToolResultBlock] | None:
-    """Return a call and its result; the path has the calls that it is inside of, and its own id."""
+    """Return a call and its result; the path has the ids of the calls around it, and its own."""
     for name in path[:-1]:
         inner = [child for child in run.children if child.parent is not None and child.parent[2] == name]
         if not inner:
@@ -125,7 +125,7 @@ def result_at(run: Run, path: Sequence[str]) -> tuple[ToolCallBlock, ToolResultB
 
 
 def given_inputs(run: Run) -> list[Msg]:
-    """Return the input messages as they were before layers of on_content had them."""
+    """Return the input messages as they were before layers of on_content changed them."""
     inputs = [message.copy() for message in run.inputs]
     lines = [line for line in run.lines if line["kind"] == "layer" and line["hook"] == "on_content"]
     for line in reversed(lines):

@@ -23,7 +23,7 @@ _MAX_REPLAY_BYTES = 1_000_000_000
 class Replay:
     """The result of a replay: the differences in the order of the run, and the last message.
 
-    `finished` says whether the replay came to the end of the record.
+    `finished` says whether the replay reached the end of the record.
     """
 
     differences: list[Difference] = field(default_factory=list)
@@ -74,6 +74,6 @@ async def _converse(conversation: Agent, run: Run, answers: RecordedAnswers) -> 
             if answer is None:
                 break
             message = await conversation.reply(answer)
-    except Exception:  # noqa: BLE001  # as the recorded run may have failed; what the replay did until then is compared
+    except Exception:  # noqa: BLE001  # the recorded run may have failed too; the part until here is compared
         message = None
     return message

@@ -10,7 +10,7 @@ _MAX_NESTED_RUNS = 100  # of sub-agents
 
 
 async def find_run(sessions: OwnerSessions, session_id: str, reply_id: str) -> tuple[RunStore, RunInfo]:
-    """Return what is known of a run, with stored ids; raises `ApiError` for one that the owner does not have."""
+    """Return the facts about a run, with stored ids; raises `ApiError` for one that the owner does not have."""
     runs = sessions.runs
     if runs is not None and session_id and session_id.isprintable() and reply_id.isprintable():
         for stored_id in sessions.possible_ids(session_id):
@@ -25,7 +25,7 @@ def no_run() -> ApiError:
 
 
 def with_public_ids(sessions: OwnerSessions, text: bytes) -> bytes:
-    """Return JSON with public session ids: a record has stored ones in many places, also in what tools returned."""
+    """Return JSON with public session ids: a record has stored ids in many places, also in results of tools."""
     prefix = sessions.owner.prefix.encode()
     return text.replace(prefix, b"") if prefix else text
 

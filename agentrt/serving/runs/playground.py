@@ -1,4 +1,4 @@
-"""The changes of agents that clients may ask for: a guard that they can leave out guards nothing."""
+"""The changes to agents that clients may request: a guard that they can leave out guards nothing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -27,8 +27,8 @@ class Playground:
         self._allows_all = setting is True
         if setting is True and has_owners:
             raise ConfigError(
-                "create_app(playground=True) lets clients leave out any guard, so it goes without auth only: give a "
-                "list of the layers that may be left out"
+                "create_app(playground=True) lets clients leave out any guard, so it cannot be combined with auth: "
+                "give a list of the layers that may be left out"
             )
         layers: Any = [] if isinstance(setting, bool) else setting
         if isinstance(layers, str) or not isinstance(layers, Sequence):
@@ -51,7 +51,7 @@ class Playground:
     def vary(self, sessions: OwnerSessions, agent_name: str, body: Mapping[str, Any]) -> Agent:
         """Return the agent with the changes in the body; raises `ApiError` for those that are not allowed.
 
-        `agent_name` is that of the recorded agent: another one may have fewer guards.
+        `agent_name` is the name of the recorded agent: another agent may have fewer guards.
         """
         agent = sessions.agent
         without, effects = body.get("without", []), body.get("effects", "ask")
@@ -66,7 +66,7 @@ class Playground:
             raise ApiError(400, "invalid_body", "'effects' must be 'ask', 'record' or 'run'")
         if not self._allows_all:
             if agent_name != agent.name:
-                raise _forbidden("this server does not let clients run it again with another agent")
+                raise _forbidden("this server does not let clients rerun a run with another agent")
             if texts or effects == "run":
                 raise _forbidden("this server does not let clients change the prompt, the model or the effects")
             if not set(without) <= self._allowed[agent.name]:
@@ -79,7 +79,9 @@ class Playground:
                 varied.model = _chat_model(texts["model"])
         except AgentRTError:
             raise ApiError(
-                400, "invalid_body", "the agent cannot be made so: a layer is unknown or required, or so is the model"
+                400,
+                "invalid_body",
+                "the agent cannot be changed so: a layer is unknown or required, or the model is unknown",
             ) from None
         return varied
 

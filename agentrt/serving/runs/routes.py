@@ -37,13 +37,13 @@ _logger = logging.getLogger("agentrt")
 _MAX_RUNS = 1_000
 _MAX_REPLAY_SECONDS = 60.0
 _MAX_FILTER = 500  # characters
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # between two looks at a run that grows
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # between two reads of a growing run
 
 
 class RunRoutes:
-    """Answers the requests for recorded runs, which are those of the agent that `?agent=` names, or of the first one.
+    """Answers requests for the recorded runs of the agent in `?agent=`, by default the first one.
 
-    A run belongs to the owner of its session, by the label that it had when the run began.
+    A run belongs to the owner of its session, by the label of the session when the run started.
     """
 
     def __init__(self, gate: Gate, playground: Playground) -> None:
@@ -117,7 +117,7 @@ class RunRoutes:
         runs, info = await _find(request, sessions)
         if info.status == "running":
             session = await sessions.find(sessions.owner.public_id(info.session_id))
-            # Without one, its process has died.
+            # Without a running session, the process of the run has died.
             if session is not None and session.status == "running":
                 raise ApiError(409, "running", "a reply of this session is in progress: interrupt it first")
         await runs.delete(info.session_id, info.reply_id)
@@ -153,7 +153,7 @@ class RunRoutes:
         body = await read_json(request, self._limits, (*CHANGE_FIELDS, "after"), items=())
         agent = self._playground.vary(sessions, info.agent, body)
         after = body.get("after", "stop")
-        # With "ask" a model is asked, and that is what a fork is for.
+        # "ask" would call a model, which only a fork may do.
         if after not in ("stop", "keep"):
             raise ApiError(400, "invalid_body", "'after' must be 'stop' or 'keep'")
         if info.parent is not None:
@@ -172,14 +172,14 @@ class RunRoutes:
                 refusal = as_api_error(error, "a replay")
             return JsonResponse(refusal.body, refusal.status, refusal.headers)
 
-        # Its reader may leave, and a replay of many calls takes a while.
+        # The client may disconnect during a long replay.
         return AwaitedResponse(replay)
 
 
 async def _load(runs: RunStore, info: RunInfo) -> Run:
     try:
         return await runs.load(info.session_id, info.reply_id)
-    except UsageError:  # it was deleted meanwhile
+    except UsageError:  # deleted meanwhile
         raise no_run() from None
 
 
@@ -190,11 +190,11 @@ async def _find(request: Request, sessions: OwnerSessions) -> tuple[RunStore, Ru
 async def _follow_lines(
     sessions: OwnerSessions, runs: RunStore, run: RunInfo, after: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the lines as they are written, until the run ends or waits; the last message says which."""
+    """Yield the lines as they are written, until the run ends or waits; the last message has its status."""
     pause, status = _FIRST_PAUSE, ""
     try:
         while not status:
-            # Before the lines, so that all are there where it has ended.
+            # Read before the lines, so that an ended run has all of them.
             info = await runs.describe(run.session_id, run.reply_id)
             if info is None:
                 return
@@ -207,13 +207,13 @@ async def _follow_lines(
             elif lines:
                 pause = _FIRST_PAUSE
             else:
-                # Another process may write it, so there is nothing to wait for.
+                # Another process may write it, so it is polled.
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
     except RunCorrupt:
         status = "unreadable"
     except (AgentRTError, OSError) as error:
-        # The store is away. Without "done", a reader comes back.
+        # The store failed. Without "done", a reader reconnects.
         _logger.warning("a reader of run %s was left: %s", run.reply_id, type(error).__name__)
         return
     yield b"event: done\ndata: %s\n\n" % browser_json({"status": status})

@@ -88,7 +88,7 @@ def _value_of(value: Any) -> Any:
 
 
 class _PageContents:
-    """The values of a page by their references; a value too large for the page is its size."""
+    """The values of a page by their references; the size replaces a value too large for the page."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
@@ -152,7 +152,7 @@ class _RunPage:
         for line, changes in run.request_lines:
             answer = answers.get(line["call_id"], {})
             listed = run.values.list_of(line["messages"]) if run.values.has(line["messages"]) else []
-            # As what is new against the request before, since a conversation grows by a message or two.
+            # Only new messages, since a conversation grows by one or two for each request.
             pairs = enumerate(zip(before, listed, strict=False))
             keep = next((place for place, (one, other) in pairs if one != other), min(len(before), len(listed)))
             before = listed
@@ -176,7 +176,7 @@ class _RunPage:
         return [line for line in self._run.lines if line["kind"] == kind]
 
     def _place(self, line: JSONObject) -> dict[str, Any]:
-        """Return the number of the line, and its time in seconds since the run began."""
+        """Return the number of the line, and its time in seconds since the start of the run."""
         return {"line": line["n"], "at": (line["t"] - self._run.begun_at) / 1e9}
 
     def _add(self, reference: str | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The studio: a page to talk to agents, approve what they want to do, and see where the time goes."""
+"""The studio: a page to talk to agents, approve their tool calls, and inspect their runs."""
 
 from agentrt.serving.studio.page import StudioPage
 from agentrt.serving.studio.times import LayerRoutes

@@ -1,4 +1,4 @@
-"""The files of the studio: one page with its modules and style, which asks nobody but this server for anything."""
+"""The files of the studio: one page with its modules and style, which sends requests to this server alone."""
 
 from functools import cache, partial
 from hashlib import sha256
@@ -19,7 +19,7 @@ _MEDIA_TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-# What a model or a tool says is text to the page; should markup get through all the same, the browser runs none of it.
+# The page shows output of models and tools as text; this policy stops markup that gets through nevertheless.
 _POLICY = "; ".join(
     [
         "default-src 'none'",
@@ -29,9 +29,9 @@ _POLICY = "; ".join(
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
-        "frame-ancestors 'none'",  # or another page could have its reader approve without knowing
+        "frame-ancestors 'none'",  # else another page could trick its reader into approving
         "require-trusted-types-for 'script'",
-        "trusted-types 'none'",  # the page makes no markup of strings
+        "trusted-types 'none'",  # the page turns no string into markup
     ]
 )
 _PAGE_HEADERS = {
@@ -41,12 +41,12 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # asked for again each time, and sent where it has changed
+    "Cache-Control": "no-cache",  # revalidated each time, and sent if changed
 }
 
 
 class StudioPage:
-    """Answers with the files, without authentication: they hold nothing of any owner."""
+    """Serves the files, without authentication: they contain no data of owners."""
 
     def routes(self) -> list[Route]:
         names = sorted(path.relative_to(_FOLDER).as_posix() for path in _FOLDER.rglob("*") if path.is_file())
@@ -57,7 +57,7 @@ class StudioPage:
         return [Route("/", self._redirect), *files]
 
     async def _redirect(self, request: Request) -> Response:
-        # For those who type the name of the server alone.
+        # For readers who open the address of the server alone.
         return RedirectResponse(f"{request.scope.get('root_path', '')}/studio")
 
     async def _answer(self, name: str, request: Request) -> Response:

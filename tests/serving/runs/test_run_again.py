@@ -228,7 +228,7 @@ async def test_chains_tell_what_may_be_left_out(setting: Any, options: dict[str,
 @pytest.mark.parametrize(
     ("setting", "options", "words"),
     [
-        (True, {"auth": OWNERS}, "without auth only"),
+        (True, {"auth": OWNERS}, "cannot be combined with auth"),
         ("Guard", {}, "must be True, False or a list"),
         (7, {}, "must be True, False or a list"),
         (["Guard", "Other"], {}, "no agent has such a middleware"),
