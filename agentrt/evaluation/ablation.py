@@ -19,12 +19,13 @@ Ablate = bool | str | type[MiddlewareBase] | Sequence[str | type[MiddlewareBase]
 
 @dataclass(frozen=True, slots=True)
 class LayerWorth:
-    """The worth of a layer: its quality with the layer minus without it, its cost and its time.
+    """The worth of a layer: the change of quality that it makes, its cost and its time.
 
-    `quality` and `pass_hat` are those without the layer, the latter of all repeats. `interval` is of `change`, over
-    cases. `p` is McNemar's exact p value over the cases that differ. `cost_share` is the part of the whole cost that
-    the layer causes, of the tokens if a price is unknown. `seconds` is what the layer adds to a trial. A layer that
-    cannot be left out has an `error` instead.
+    `quality` and `pass_hat` are the figures without the layer, the latter over all repeats. `change` is the quality
+    with the layer minus the quality without it, and `interval` is the interval of that, over cases. `p` is McNemar's
+    exact p value over the cases that differ. `cost_share` is the share of the cost that the layer causes, or of the
+    tokens if a price is unknown. `seconds` is the time that it adds to a trial. A layer that cannot be left out has an
+    `error` instead.
     """
 
     layer: str
@@ -46,7 +47,7 @@ class LayerWorth:
 
 
 def chosen_layers(ablate: Ablate, layers: Mapping[str, type[MiddlewareBase]]) -> list[str]:
-    """Return the keys of the layers to leave out; a name that no agent has stays, for its row."""
+    """Return the keys of the layers to leave out; an unknown name stays, and its row has an error."""
     if ablate is True:
         return list(layers)
     entries: Any = [ablate] if isinstance(ablate, (str, type)) else ablate or []
@@ -76,7 +77,7 @@ def rates_of(trials: Sequence[Trial]) -> dict[str, list[bool]]:
 
 def worth_of(layer: str, with_layer: Sequence[Trial], without: Sequence[Trial], seed: int) -> LayerWorth:
     """Return the row of a layer; the trials have the same cases and repeats."""
-    # Otherwise the row would read as if the layer were worth nothing.
+    # Otherwise the layer would seem to be worth nothing.
     if not any(layer in trial.layers for trial in with_layer):
         return LayerWorth(layer, error="no agent of these cases has this layer")
     error = next((trial.error for trial in without if trial.error is not None and trial.error.where == "layer"), None)

@@ -31,7 +31,7 @@ _FORMATS = (".json", ".jsonl", ".csv")
 _CSV_COLUMNS = ("name", "inputs", "expected")
 _CSV_GROUPS = ("labels", "metadata")
 
-# What each option of a case must be: a test, and words for the error.
+# For each option of a case a check, and words for the error.
 _CASE_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "labels": (
         lambda labels: (
@@ -60,9 +60,9 @@ class Case:
     """One task for an agent, named by its `str`: `name`, or the first words of its input.
 
     `inputs` is a message, a list of them for several turns, or a `SimulatedUser`. `expected` is for evaluators.
-    `labels` are for groups in the report. `faults` are those of `agentrt.testing`, or middlewares, which stand
-    innermost. `approve` answers questions about tool calls: a `bool`, or a function of the `ToolCallBlock`; with `None`
-    the trial ends at the question.
+    `labels` are for groups in the report. `faults` are those of `agentrt.testing`, or middlewares, and are the
+    innermost layers. `approve` answers questions about tool calls: a `bool`, or a function of the `ToolCallBlock`; with
+    `None` the trial ends at the question.
     """
 
     inputs: Turn | Sequence[Turn] | SimulatedUser
@@ -86,7 +86,7 @@ class Case:
             )
         if name is not None and not (is_text(name) and len(name) <= _MAX_CASE_NAME):
             raise ConfigError(f"Case(name=...) must be a str of 1 to {_MAX_CASE_NAME} characters, not {name!r:.100}")
-        # By its name in errors from here on.
+        # From here on, errors name the case.
         for option, (fits, kind) in _CASE_OPTIONS.items():
             if not fits(values[option]):
                 raise ConfigError(f"{self!s:.60}: Case({option}=...) must be {kind}, not {values[option]!r:.100}")
@@ -157,7 +157,7 @@ class Dataset(Collection[Case]):
     """Cases with their evaluators; it iterates over the cases.
 
     `cassette` is the path of a file that answers the models, those of judges and simulated users included. Requests
-    that it does not have are sent, and recorded. Each trial has answers of its own, so a rerun is free and equal.
+    that it lacks are sent, and recorded. Each trial has its own answers, so a rerun is free and equal.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Dataset(Collection[Case]):
         metadata (metadata.x). Raises `UsageError` for a case that does not fit.
         """
         file = _path_of(path)
-        # Before the file is opened, so that an error does not leave half of one.
+        # Before the file is opened, so that an error leaves no incomplete file.
         values = [case.to_json() for case in self.cases]
         if file.suffix == ".csv":
             rows = [_csv_row(case, value) for case, value in zip(self.cases, values, strict=True)]
@@ -239,7 +239,7 @@ class Dataset(Collection[Case]):
         """Read cases from a file that `save` wrote, or one like it; raises `ConfigError` with the place of an error."""
         file = _path_of(path)
         try:
-            text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a mark in front
+            text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the data set {str(file)!r:.200} cannot be read: {error}") from error
         name, values = file.stem, _rows_in(file, text)
@@ -265,7 +265,7 @@ def text_of_turn(turn: Turn) -> str:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a value as JSON can hold it: dataclasses, models and mappings as dicts."""
+    """Return a value in a form for JSON: dataclasses, models and mappings as dicts."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain_value(asdict(value))
     dump = getattr(value, "model_dump", None)  # of a pydantic model
@@ -281,12 +281,12 @@ def plain_value(value: Any) -> Any:
 def _path_of(path: str | PathLike[str]) -> Path:
     file = Path(path)
     if file.suffix not in _FORMATS:
-        raise ConfigError(f"a data set is a file {', '.join(_FORMATS)}, not {str(file)!r:.200}")
+        raise ConfigError(f"a data set is a file with the suffix {', '.join(_FORMATS)}, not {str(file)!r:.200}")
     return file
 
 
 def _csv_row(case: Case, value: JSONObject) -> dict[str, str]:
-    """Return the row of a case; raises `UsageError` for one that is more than text."""
+    """Return the row of a case; raises `UsageError` for values other than text."""
     surplus = sorted(set(value) - {*_CSV_COLUMNS, *_CSV_GROUPS})
     row = {name: value[name] for name in _CSV_COLUMNS if name in value}
     for group in _CSV_GROUPS:

@@ -20,7 +20,7 @@ from agentrt.testing import cassette, cassette_scope
 __all__ = ["evaluate"]
 
 OnTrial = Callable[[Trial, int, int], object]
-"""Called after each trial with the number of finished trials and of all that are known so far."""
+"""Called after each trial, with the numbers of finished trials and of all trials known so far."""
 
 _MAX_REPEATS = 10_000
 
@@ -39,15 +39,15 @@ async def evaluate(
 ) -> Report:
     """Run all cases `repeats` times, and return the report; failures and errors are in it, and do not raise.
 
-    `build` is an agent, or a function of a case that returns an agent, or an agent and its world; it is called for each
+    `build` is an agent, or a function of a case that returns an agent, or an agent and its world. It is called for each
     trial, so that no trial sees the effects of another. With `ablate=True`, all cases also run without each layer, or
-    without the given keys and classes of layers. `budget` limits judges and simulated users together. `seed` is that
-    of the intervals. The replies of a trial, and each of its evaluators, have `timeout` seconds.
+    without the given keys and classes of layers. `budget` limits judges and simulated users together. `seed` is for
+    the intervals. The replies of a trial, and each of its evaluators, have `timeout` seconds.
     """
     _check_options(build, dataset, repeats, max_concurrency, timeout)
-    chosen_layers(ablate, {})  # refuses what is not a layer before anything is spent
+    chosen_layers(ablate, {})  # raises for a wrong value before anything is spent
     layer = open_budget(budget)
-    # A new case, or a layer left out, asks for what the file does not have yet.
+    # A new case, or a layer left out, sends requests that the file does not have yet.
     tape: AbstractContextManager[Any] = nullcontext()
     if dataset.cassette is not None:
         tape = cassette(dataset.cassette, mode="new")
@@ -66,7 +66,7 @@ async def evaluate(
             ablated = [trial for key in keys if key in known for trial in without[key]]
             progress.total += len(ablated)
             await _run_all(runner, ablated, max_concurrency, progress)
-    # Outside of the cassette: nothing is asked from here on.
+    # Outside the cassette: from here on, no model is called.
     ablation = [worth_of(key, trials, without[key], seed) for key in keys]
     return Report(dataset.name, trials, ablation, repeats=repeats, seed=seed)
 
@@ -82,7 +82,7 @@ class _TrialCount:
 
 
 async def _run_all(runner: TrialRunner, trials: Sequence[Trial], max_concurrency: int, progress: _TrialCount) -> None:
-    # One iterator for all workers: a task for each trial would be one for each of a million.
+    # One iterator for all workers, instead of a task for each of perhaps a million trials.
     rest = iter(trials)
 
     async def work() -> None:

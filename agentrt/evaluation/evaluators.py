@@ -35,15 +35,14 @@ _OF_CASE: Any = object()
 
 
 def exact(expected: Any = _OF_CASE) -> Evaluator:
-    """Pass if the answer equals the expected one of the case, or `expected`; a structured answer by its values."""
+    """Pass if the answer equals the case's expected value, or `expected`; structured output is compared by value."""
 
     def compare(trial: Trial) -> Verdict:
         expectation = trial.case.expected if expected is _OF_CASE else expected
         value = _answer_of(trial)
-        is_equal = (
-            value.strip() == expectation.strip() if isinstance(value, str) and isinstance(expectation, str) else False
-        )
-        if is_equal or plain_value(value) == plain_value(expectation):
+        if isinstance(value, str) and isinstance(expectation, str):
+            value, expectation = value.strip(), expectation.strip()
+        if plain_value(value) == plain_value(expectation):
             return Verdict(1.0, True)
         return Verdict(0.0, False, f"expected {expectation!r:.300}, not {value!r:.300}")
 
@@ -51,7 +50,7 @@ def exact(expected: Any = _OF_CASE) -> Evaluator:
 
 
 def contains(text: str | Sequence[str] = _OF_CASE, *, ignore_case: bool = False) -> Evaluator:
-    """Pass if the answer contains the expected text of the case, or `text`: all of them, if it is a list."""
+    """Pass if the answer contains the case's expected text, or `text`; of a list, every text."""
 
     def search(trial: Trial) -> Verdict:
         # A case may expect several texts, in any order.
@@ -94,7 +93,7 @@ def fits(schema: Any) -> Evaluator:
     def validate(trial: Trial) -> Verdict:
         value = _answer_of(trial)
         if isinstance(value, str):
-            # A model that was not asked for a form may have written one.
+            # A model may write JSON without being asked for structured output.
             try:
                 value = json.loads(value)
             except (ValueError, RecursionError):
@@ -135,7 +134,7 @@ def final_state(check: Callable[[Any], Any]) -> Evaluator:
 
 
 def called(tool: str, times: int | None = None) -> Evaluator:
-    """Pass if a tool was called, or was called exactly so often; sub-agents count, and failed calls too."""
+    """Pass if a tool was called at all, or exactly `times` times; sub-agents count, and so do failed calls."""
     if not is_text(tool):
         raise ConfigError(f"called(tool) must be the name of a tool, not {tool!r:.100}")
     if times is not None:
@@ -150,17 +149,17 @@ def called(tool: str, times: int | None = None) -> Evaluator:
 
 
 def calls_at_most(limit: int) -> Evaluator:
-    """Pass if at most so many tools were called."""
+    """Pass if there were at most `limit` tool calls."""
     return _at_most("calls_at_most", limit, lambda trial: len(trial.tool_uses))
 
 
 def requests_at_most(limit: int) -> Evaluator:
-    """Pass if models got at most so many requests, attempts and sub-agents included."""
+    """Pass if models got at most `limit` requests, attempts and sub-agents included."""
     return _at_most("requests_at_most", limit, lambda trial: sum(run.calls for run in trial.runs))
 
 
 def costs_at_most(limit: float) -> Evaluator:
-    """Pass if the runs cost at most so much; an unknown price is an error of the trial."""
+    """Pass if the runs cost at most `limit`; an unknown price is an error of the trial."""
 
     def cost_of(trial: Trial) -> float:
         if trial.cost is None:
@@ -171,7 +170,7 @@ def costs_at_most(limit: float) -> Evaluator:
 
 
 def takes_at_most(seconds: float) -> Evaluator:
-    """Pass if the replies took at most so many seconds."""
+    """Pass if the replies took at most `seconds` in all."""
     return _at_most("takes_at_most", seconds, lambda trial: trial.seconds)
 
 
@@ -180,7 +179,7 @@ def no_error() -> Evaluator:
 
     def look(trial: Trial) -> Verdict:
         problems = [f"a reply is {run.status}" for run in trial.runs if run.status != "completed"]
-        # A denied call has not failed: that is what was decided.
+        # A denied call has not failed: the denial was a decision.
         failed = (ToolResultState.ERROR, ToolResultState.TIMEOUT, ToolResultState.UNKNOWN)
         problems += [f"{use.tool} failed" for use in trial.tool_uses if use.state in failed]
         if trial.error is not None:
@@ -211,7 +210,7 @@ def _answer_of(trial: Trial) -> Any:
 
 
 def _with_name(name: str, evaluator: Any, argument: Any = _OF_CASE) -> Evaluator:
-    """Return the evaluator with the name that reports show, so that two with other arguments differ."""
+    """Return the evaluator with its name in reports, which differs for other arguments."""
     evaluator.__name__ = name if argument is _OF_CASE else f"{name}({repr_of(argument, 40)})"
     named: Evaluator = evaluator
     return named

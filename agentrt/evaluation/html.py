@@ -1,4 +1,4 @@
-"""The page of a report: one file with plots as inline SVG, without a script and without a request to anyone."""
+"""The page of a report: one file with plots as inline SVG, without scripts and without requests."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -25,7 +25,7 @@ svg { max-width: 100%; height: auto; } svg text { fill: currentColor; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: .3rem 0; }
 summary { cursor: pointer; } details { border-bottom: 1px solid var(--line); padding: .3rem 0; }
 """
-# The page runs nothing and loads nothing, even if an escape were forgotten.
+# The page runs and loads nothing, even if an escape is missing.
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 _Whisker = tuple[str, float, tuple[float, float], str]
@@ -187,6 +187,6 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return text that is only text, in an element and in an attribute."""
+    """Return the text escaped for an element or an attribute."""
     # Half surrogate pairs cannot be written to a file.
     return escape(escape_controls(text[:_MAX_SHOWN_TEXT])).encode("utf-8", "replace").decode()

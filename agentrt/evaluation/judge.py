@@ -28,7 +28,7 @@ _PLAIN_SCALE = "0 means no, 1 means yes, and values between them mean partly."
 
 @dataclass
 class Judgement:
-    """The form of a judge's answer."""
+    """The structured output of a judge."""
 
     score: float
     reason: str
@@ -38,7 +38,8 @@ class Judge:
     """An evaluator that asks a model a question about the trial, such as "Is it polite?".
 
     `scale` gives the meaning of scores, as in `{0: "rude", 0.5: "neutral", 1: "polite"}`. A score of `passes_at` or
-    more passes. A trial without an answer fails unasked. A judge that fails is an error of the trial, never a pass.
+    more passes. A trial without an answer fails without a model call. A failed judge is an error of the trial, never a
+    pass.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Judge:
         }
         if trial.case.expected is not None:
             material["expected"] = plain_value(trial.case.expected)
-        # As JSON, so that no text can pass for the end of its own part.
+        # As JSON, so that no text can fake the end of its part.
         text = json.dumps(material, ensure_ascii=False, indent=1, default=repr)
         judgement = await self._asker.ask("judge", prompt, text, Judgement, trial.judges)
         if not _is_score(judgement.score):

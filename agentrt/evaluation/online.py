@@ -33,15 +33,15 @@ _FinishedRun = tuple[RunRecorder, str, str, Any]
 
 
 class OnlineEvaluation(MiddlewareBase):
-    """Judges a `share` of the completed replies in the background, never in the way of a reply.
+    """Judges a `share` of the completed replies in the background; no reply waits for it.
 
-    It needs a `RunRecorder` in the same agent, and works while the agent is entered, by `async with agent`, a runner or
-    a server. Verdicts are added to the recorded run, and sent as events of OpenTelemetry (`gen_ai.evaluation.result`);
-    with `content=True`, these have the reasons too, which may quote the conversation. `budget` is what judges may
-    spend, as in `Budget(cost=5, per="day")`. Beyond `max_pending` waiting runs, further ones are not judged, and
-    `dropped` counts them. An evaluator has `timeout` seconds. At the end, `drain` is the time for what still waits.
+    It needs a `RunRecorder` in the same agent, and works inside `async with agent`, which runners and servers use.
+    Verdicts are added to the recorded run, and sent as OpenTelemetry events (`gen_ai.evaluation.result`); with
+    `content=True`, these have the reasons too, which may quote the conversation. `budget` limits the judges, as in
+    `Budget(cost=5, per="day")`. While `max_pending` runs are pending, further ones are not judged, and `dropped` counts
+    them. An evaluator has `timeout` seconds. At the end, pending runs have `drain` seconds.
 
-    An evaluator sees a `Trial` without a world, whose case has the input as its turns and nothing expected.
+    An evaluator gets a `Trial` without a world, whose case has the input as its turns and no expected value.
     """
 
     inherited = False
@@ -97,7 +97,7 @@ class OnlineEvaluation(MiddlewareBase):
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[None]:
-        """Judge runs until the end, and then for some seconds those that still wait."""
+        """Judge runs until the end, and then the pending ones for `drain` seconds at most."""
         queue, finished = anyio.create_memory_object_stream[_FinishedRun](self._max_pending)
         async with anyio.create_task_group() as group, finished:
             for _ in range(self._max_concurrency):
@@ -123,7 +123,7 @@ class OnlineEvaluation(MiddlewareBase):
     async def _judge(self, recorder: RunRecorder, session_id: str, reply_id: str) -> list[JSONObject]:
         run = await recorder.runs.load(session_id, reply_id)
         trial = Trial(Case([*map(text_of_turn, run.inputs)] or ""), runs=[run], message=run.message)
-        # The judge sees what was said before, too.
+        # The judge gets the earlier conversation, too.
         trial.conversation = [(message.role, text_of_turn(message)) for message in (*run.context, *run.inputs)]
         if run.message is not None:
             trial.messages, trial.answer = [run.message], text_of_turn(run.message)
@@ -132,7 +132,7 @@ class OnlineEvaluation(MiddlewareBase):
         trial.judges.budget = self._budget
         verdicts: list[JSONObject] = []
         for name, evaluator in self._evaluators.items():
-            # Each alone, so that every error has its line.
+            # One at a time, so that each error has its own line.
             trial.error, trial.verdicts = None, {}
             await judge_trial(trial, {name: evaluator}, self._timeout)
             verdicts += [

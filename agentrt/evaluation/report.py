@@ -239,7 +239,7 @@ class Report:
         raise ConfigError(f"{str(path)!r:.200} is not a report of an evaluation: {problem:.200}")
 
     def to_html(self) -> str:
-        """Return the report as one HTML page with plots, which requests nothing from anyone."""
+        """Return the report as one HTML page with plots, which loads nothing."""
         from agentrt.evaluation.html import page_of  # which needs this class
 
         return page_of(self)

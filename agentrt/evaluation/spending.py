@@ -1,4 +1,4 @@
-"""The money of judges and simulated users: a common budget, and their usage apart from that of agents."""
+"""The spending of judges and simulated users: a common budget, and their usage, apart from the agents'."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -32,9 +32,9 @@ def open_budget(budget: Budget | None) -> BudgetMiddleware | None:
         return None
     if not isinstance(budget, Budget):
         raise ConfigError(f"budget=... must be a Budget, such as Budget(tokens=100_000), not {budget!r:.100}")
-    # A budget of an owner has a period; this one is longer than any evaluation.
+    # The budget of an owner needs a period: one that is longer than any evaluation.
     owner = budget if budget.per is not None else replace(budget, per=_ENDLESS_PERIOD)
-    # Without a warning, whose hint would be one more text for the judge.
+    # Without a warning, since its hint would be one more text for the judge.
     return BudgetMiddleware(owner=owner, owner_id="evaluation", prices=published_cost, warn_at=None, on_exceed="raise")
 
 
@@ -53,7 +53,7 @@ class SpendingAccount:
 
 
 class Asker:
-    """A model that answers in a form, without tools: of a judge, or of a simulated user."""
+    """A model that gives structured output without tools, for a judge or a simulated user."""
 
     def __init__(self, option: str, model: ChatModelBase | str) -> None:
         # Untyped, since callers may ignore the annotations.
@@ -64,14 +64,14 @@ class Asker:
 
     async def ask(self, name: str, prompt: str, text: str, form: type[_FormT], account: SpendingAccount) -> _FormT:
         """Return the answer to `text`; raises what a reply raises, `BudgetExceeded` too."""
-        # Made at its first use, since a data set may be loaded without a key.
+        # Created at its first use, since a data set may be loaded without an API key.
         if isinstance(self.model, str):
             self.model = chat_model(self.model)
         counter = UsageMiddleware(cost_of=published_cost)
         layers = [counter, *([] if account.budget is None else [account.budget])]
         try:
             message = await Agent(name, prompt, self.model, middlewares=layers).reply(text, structured_schema=form)
-        finally:  # a failed answer has its price too
+        finally:  # a failed answer costs, too
             total = counter.total()
             account.add(total.tokens, total.cost)
         answer = message.structured_output

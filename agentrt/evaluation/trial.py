@@ -42,7 +42,7 @@ Build = Agent | Callable[[Case], Any]
 
 _PASSES_AT = 0.5
 _MAX_REASON = 2_000
-_MAX_QUESTIONS_IN_TURN = 100  # to questions about tool calls, within one turn
+_MAX_QUESTIONS_IN_TURN = 100  # about tool calls, within one turn
 _STEP_TIMEOUT = 600.0
 
 
@@ -82,7 +82,7 @@ class TrialError:
 
     @classmethod
     def of(cls, where: str, error: BaseException) -> "TrialError":
-        while isinstance(error, BaseExceptionGroup):  # of a task group, whose first error says most
+        while isinstance(error, BaseExceptionGroup):  # of a task group; its first error is the most useful one
             error = error.exceptions[0]
         text = str(error) or ("it took too long" if isinstance(error, TimeoutError) else "")
         return cls(where, type(error).__name__, text[:_MAX_REASON])
@@ -138,7 +138,7 @@ class Trial:
     def tool_uses(self) -> list[ToolUse]:
         """The tool calls of all turns and their sub-agents, without those of hidden tools."""
         messages = self.messages
-        # A recorder of the user's may leave out all content, and then sub-agents are not seen.
+        # The user's own recorder may leave out content; then the calls of sub-agents are unknown.
         if self.runs and all(run.has_content for run in self.runs):
             messages = [message for run in self.runs for message in _messages_in(run)]
         return [use for message in messages for use in _uses_in(message)]
@@ -204,7 +204,7 @@ class Trial:
 
 
 def _whole_reply(agent: Agent) -> list[Msg]:
-    """Return the message of the last reply with its calls and results, which the answer leaves out."""
+    """Return the message of the last reply with its calls and results, which the answer lacks."""
     state, reply_id = agent.state, agent.reply_id
     if state.reply_context is not None:  # it waits
         return [state.reply_context.message]
@@ -232,7 +232,7 @@ def _token_counts(usage: ChatUsage) -> list[int]:
 
 
 def name_evaluators(evaluators: Sequence[Evaluator]) -> dict[str, Evaluator]:
-    """Return the evaluators by their names, with numbers where several have one name."""
+    """Return the evaluators by their names, numbered if several have one name."""
     named: dict[str, Evaluator] = {}
     for evaluator in evaluators:
         name = title = str(getattr(evaluator, "__name__", None) or type(evaluator).__name__)
@@ -256,7 +256,7 @@ async def judge_trial(trial: Trial, evaluators: Mapping[str, Evaluator], timeout
                 {f"{name}.{key}": part for key, part in result.items()} if isinstance(result, dict) else {name: result}
             )
             trial.verdicts.update({key: Verdict.of(part) for key, part in parts.items()})
-        except Exception as error:  # noqa: BLE001  # whatever a user's function raises fails this trial alone
+        except Exception as error:  # noqa: BLE001  # an error of a user's function fails this trial alone
             trial.error = trial.error or TrialError.of(name, error)
 
 
@@ -264,8 +264,8 @@ async def judge_trial(trial: Trial, evaluators: Mapping[str, Evaluator], timeout
 class TrialRunner:
     """Runs trials, and records their runs in the agent's own `RunRecorder`, or else in `store`.
 
-    `budget` is what judges and simulated users spend from. `timeout` is for the replies of a trial, and for each
-    evaluator, in seconds.
+    Judges and simulated users spend `budget`. `timeout` is for the replies of a trial, and for each evaluator, in
+    seconds.
     """
 
     build: Build
@@ -322,11 +322,11 @@ class TrialRunner:
         """Return the agent with the layers that inject faults and record runs."""
         layers = list(agent.middlewares)
         if not run_stores(agent):
-            # It only observes, so its place has no meaning: the first that the constraints of the others allow.
+            # It only observes, so any place will do: the first one that the other layers allow.
             place = sum(layer.position == "outermost" for layer in layers)
             layers.insert(place, RunRecorder(self.store, layers=False))
         faults = [fault for fault in case.faults if isinstance(fault, InjectedFault)]
-        # Those of the user between the agent's layers and our faults, which stand nearest to the model.
+        # The user's middlewares go between the agent's layers and the injected faults, which are innermost.
         layers += [fault for fault in case.faults if isinstance(fault, MiddlewareBase)]
         if faults:
             layers.append(ChaosLayer(faults))
@@ -374,7 +374,7 @@ class TrialRunner:
         return trial.case.turns[count] if count < len(trial.case.turns) else None
 
     async def _reply(self, agent: Agent, turn: Turn, case: Case) -> Msg:
-        """Return the answer to a turn, after the answers to its questions that the case has."""
+        """Return the answer to a turn, after answering its questions as the case says."""
         message = await agent.reply(turn)
         for _ in range(_MAX_QUESTIONS_IN_TURN):
             question = agent.waiting()
@@ -399,9 +399,9 @@ async def run_case(
     budget: Budget | None = None,
     timeout: float = _STEP_TIMEOUT,  # noqa: ASYNC109  # of each step, not of the call
 ) -> Trial:
-    """Run a case once, and return the trial with the verdicts of the evaluators; it does not raise for a failure.
+    """Run a case once, and return the trial with the verdicts of the evaluators; a failure does not raise.
 
-    In a test, `trial.check()` raises `AssertionError` for it.
+    In a test, `trial.check()` raises `AssertionError` if the trial failed.
     """
     if not isinstance(case, Case):
         raise ConfigError(f"run_case(case) must be a Case, not {case!r:.100}")
