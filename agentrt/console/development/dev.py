@@ -1,4 +1,4 @@
-"""`agentrt dev`: this process holds the port and watches files, and another one serves, until a file changes."""
+"""`agentrt dev`: this process holds the port and watches files; another one serves, until a file changes."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ __all__ = ["develop"]
 _FOR_THIS_MACHINE = "the studio may leave out any layer of the agent, guards too: serve it to others with agentrt serve"
 _CONFIG = "agentrt.toml"
 _WATCH_SECONDS = 0.2
-_GRACE_SECONDS = 10  # beyond the time that replies have to end
+_GRACE_SECONDS = 10  # in addition to the time for replies to end
 _OPTIONS = ("agent", "config", "store", "concurrency", "drain_seconds", "limit")
 
 
@@ -43,7 +43,7 @@ def develop(options: argparse.Namespace) -> int:
 
 
 class _StopSignals:
-    """Counts SIGTERM and Ctrl-C: the first one is to stop, the second one to stop at once."""
+    """Counts SIGTERM and Ctrl-C: the first one means to stop, the second one to stop at once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -61,7 +61,7 @@ class _StopSignals:
 
 
 class _Version:
-    """A process with the agent as its files were at the start; it loads the agent, and serves when it is told to."""
+    """A process that loads the agent from the files as they are at its start, and serves it after SERVE."""
 
     def __init__(self, options: argparse.Namespace, listener: socket.socket) -> None:
         self.is_loaded = False
@@ -76,7 +76,7 @@ class _Version:
             self.process = subprocess.Popen(command, pass_fds=handles)
 
     def read_reports(self, files: WatchedFiles) -> None:
-        """Take in what it has reported: files to watch, and that it is loaded."""
+        """Read its reports: files to watch, and that the agent is loaded."""
         while data := self._receive():
             *lines, self._received = (self._received + data).split(b"\n")
             for line in lines:
@@ -92,11 +92,11 @@ class _Version:
 
     def tell(self, word: bytes) -> None:
         """Tell it to SERVE or to STOP."""
-        with suppress(OSError):  # it may have ended in this moment
+        with suppress(OSError):  # it may have just ended
             self.link.send(word)
 
     def end(self, seconds: float, stops: _StopSignals) -> None:
-        """Tell it to stop, again at each signal, and kill it when that takes too long."""
+        """Tell it to stop, again at each signal, and kill it if that takes too long."""
         deadline, known = monotonic() + seconds, stops.count
         self.tell(STOP)
         while self.process.poll() is None:
@@ -168,7 +168,7 @@ class _Development:
                 _tell(f"loading the agent ended its process {_exit_text(code)}")
             if not self._has_served:
                 return 2
-            served = "the version before is served" if self._serving is not None else "nothing is served"
+            served = "the previous version is served" if self._serving is not None else "nothing is served"
             _tell(f"{served} until a file changes")
         return None
 

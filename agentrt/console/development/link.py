@@ -13,13 +13,13 @@ from agentrt.console.development.watched_files import Stamp
 __all__ = ["RELOAD_SECONDS", "SERVE", "STOP", "ParentLink"]
 
 SERVE, STOP = b"+", b"-"
-"""Words of the process that watches; a second STOP means at once."""
+"""The commands of the watching process; a second STOP means at once."""
 RELOAD_SECONDS = 2.0
-"""How long replies may run on after STOP, if the options do not say it: short, since a change is to be seen soon."""
+"""The default time for replies to end after STOP: short, so that a change takes effect soon."""
 
 
 class ParentLink:
-    """The end of the process that serves, which gets a signal when it is to stop, and when the other process dies."""
+    """The serving process's end of the socket: STOP, or the death of the other process, becomes a signal."""
 
     def __init__(self, link: socket.socket, stop_signal: Signals) -> None:
         self._link = link
@@ -29,12 +29,12 @@ class ParentLink:
         threading.Thread(target=self._listen, name="agentrt dev", daemon=True).start()
 
     def report_files(self, stamps: Mapping[str, Stamp]) -> None:
-        """Have these files watched."""
+        """Ask the parent to watch these files."""
         if stamps:
             self._send({"files": stamps})
 
     def wait_for_turn(self) -> None:
-        """Report that the agent is loaded, and wait for the word to serve."""
+        """Report that the agent is loaded, and wait for SERVE."""
         self._send({"loaded": True})
         self._turn.wait()
 

@@ -21,7 +21,7 @@ def create_project(options: argparse.Namespace) -> int:
     folder = Path(name)
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{name!r} is here already, and is not an empty folder: choose another name")
+            raise ConfigError(f"{name!r} exists and is not an empty folder: choose another name")
         for template in sorted(_TEMPLATE.rglob("*.txt")):
             path = folder / str(template.relative_to(_TEMPLATE)).removesuffix(".txt").replace(_NAME, name)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,14 +39,14 @@ def _check_name(name: str) -> None:
         proposal = re.sub(r"[^A-Za-z0-9_]", "_", name)
         example = proposal if proposal.isidentifier() else "my_agent"
         raise ConfigError(
-            f"{name!r:.100} is not a name that Python can import, of letters, digits and _: write, for example, "
+            f"{name!r:.100} is not a name that Python can import (letters, digits and _): write, for example, "
             f"{example!r:.100}"
         )
     if keyword.iskeyword(name):
-        raise ConfigError(f"{name!r} is a word of Python itself: write, for example, {f'{name}_agent'!r}")
+        raise ConfigError(f"{name!r} is a keyword of Python: write, for example, {f'{name}_agent'!r}")
     spec = find_spec(name)
-    if spec is not None and spec.origin is not None:  # a folder without code is found too, and has no origin
+    if spec is not None and spec.origin is not None:  # a folder without code is found too, but has no origin
         raise ConfigError(
-            f"{name!r} is the name of a module that is there already, and imports would find that one: write, for "
-            f"example, {f'{name}_agent'!r}"
+            f"{name!r} is the name of an existing module, which imports would find instead: write, for example, "
+            f" {f'{name}_agent'!r}"
         )

@@ -1,4 +1,4 @@
-"""The process that `agentrt dev` starts for each version of an agent: it loads it, and serves it when it is told to."""
+"""The process that `agentrt dev` starts for each version of an agent: it loads the agent, and serves it on SERVE."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ _STORE_FOLDER = ".agentrt"
 
 
 def serve_version(link: socket.socket, listener: socket.socket, options: Namespace) -> int:
-    """Load the agent, say so over the link, wait there for the word to serve, and serve; returns the exit code."""
+    """Load the agent, report that, wait for SERVE, and serve until STOP; returns the exit code."""
     parent = ParentLink(link, _STOP_SIGNAL)
     folders = [os.getcwd()]
     if options.config is not None:
@@ -41,7 +41,7 @@ def serve_version(link: socket.socket, listener: socket.socket, options: Namespa
         runner = load_runner(options, fallback=_open_default_store, prepare=_add_recorder, drain_seconds=RELOAD_SECONDS)
         if not run_stores(runner.agent):
             raise ConfigError(
-                f"the agent of the runner {options.agent!r} records nothing: add RunRecorder(store) to its middlewares"
+                f"the agent of runner {options.agent!r} has no RunRecorder: add RunRecorder(store) to its middlewares"
             )
         app = create_app(runner.agent, runner=runner, limits=limits, playground=True)
     except AgentRTError as error:
@@ -56,7 +56,7 @@ def serve_version(link: socket.socket, listener: socket.socket, options: Namespa
 
 
 def _open_default_store() -> SessionStore:
-    """Return a store in a folder that no version control takes in, since it holds conversations."""
+    """Return a store in a folder that Git ignores, since it holds conversations."""
     folder = Path(_STORE_FOLDER)
     try:
         folder.mkdir(exist_ok=True)
@@ -71,18 +71,18 @@ def _open_default_store() -> SessionStore:
 def _add_recorder(agent: Agent, store: StateStore) -> Agent:
     if run_stores(agent):
         return agent
-    # A store of the user's own may keep no runs.
+    # The user's own store may have no runs.
     place = store if hasattr(store, "runs") else _open_default_store()
     return agent.with_middlewares([*agent.middlewares, RunRecorder(place)])
 
 
 if __name__ == "__main__":
-    # Terminals and supervisors signal all processes of a group, and this one stops when the parent says so. The handler
-    # does nothing: signals that are ignored would be so in the programs that tools start, too.
+    # Terminals and supervisors signal all processes of a group, but this one stops when its parent says so. A handler
+    # that does nothing, since programs that tools start would inherit an ignored signal.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     link, listener = [socket.socket(fileno=int(number)) for number in sys.argv[1:3]]
     for end in (link, listener):
-        end.set_inheritable(False)  # to the programs that tools start
+        end.set_inheritable(False)  # by programs that tools start
     with listener:
         sys.exit(serve_version(link, listener, Namespace(**json.loads(sys.argv[3]))))

@@ -1,4 +1,4 @@
-"""Files whose changes matter, and an importer that finds them: those of imported modules below some folders."""
+"""The watched files, and an import hook that finds them: imported modules below some folders."""
 
 import os
 import sys
@@ -14,11 +14,11 @@ from typing import TypeAlias
 __all__ = ["ImportWatcher", "Stamp", "WatchedFiles", "stamp_of"]
 
 Stamp: TypeAlias = tuple[int, int] | None
-"""The time of a file's last change, in nanoseconds, and its size; `None` for a file that is not there."""
+"""The time of a file's last change, in nanoseconds, and its size; `None` for a missing file."""
 
 
 def stamp_of(path: str) -> Stamp:
-    """Return the stamp of a file as it is now."""
+    """Return the current stamp of a file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -42,14 +42,14 @@ class WatchedFiles:
         self._stamps.update(changed)
         for path in changed:
             if path.endswith(".py"):
-                # Bytecode is known by the second and the size of its source, and a file may change twice in a second.
+                # Bytecode is matched by the second and the size of its source, which may change twice in a second.
                 with suppress(OSError):
                     os.unlink(cache_from_source(path))
         return list(changed)
 
 
 class ImportWatcher(MetaPathFinder):
-    """Finds no module, but reports the files below the folders in which modules are looked for, before they are read.
+    """Finds no module, but reports the files of modules below the folders before they are read.
 
     Environments below the folders are left out.
     """
@@ -74,7 +74,7 @@ class ImportWatcher(MetaPathFinder):
         return None
 
     def report_missing(self) -> None:
-        """Report the files that would have been the modules that could not be imported."""
+        """Report the paths where missing modules would be, so that creating one is a change."""
         for fullname, places in self._missing.items():
             if fullname not in sys.modules:
                 self._report({place: stamp_of(place) for place in places})

@@ -149,7 +149,7 @@ def test_port_in_use_is_said_before_anything_is_loaded(capsys):
     ("content", "problem"),
     [
         ("agent = None", "'developed_app:agent' must name an Agent or a Runner, not None"),
-        (APP + RUNNER, "the agent of the runner 'developed_app:agent' records nothing: add RunRecorder"),
+        (APP + RUNNER, "the agent of runner 'developed_app:agent' has no RunRecorder: add RunRecorder"),
         ("import sys\nsys.exit()", r"ends the program \(at .*developed_app.py:2\): write what is to run below"),
         ("import os\nos._exit(3)", "loading the agent ended its process with the exit code 3"),
         ("x = (", r"SyntaxError: '\(' was never closed \(at .*developed_app.py:1\)"),
@@ -198,14 +198,14 @@ def test_file_that_cannot_be_imported_changes_nothing(app: Path, tmp_path: Path)
         url = running.wait_for_server()
         app.write_text(APP.replace("VERSION =", "VERSION ("))
         running.wait_for("importing 'developed_app' failed: SyntaxError")
-        running.wait_for("the version before is served until a file changes")
+        running.wait_for("the previous version is served until a file changes")
         assert "version one" in ask(url, "Hello")
         app.write_text(APP.replace('VERSION = "one"', "from developed_words import VERSION"))
         running.wait_for("No module named 'developed_words'")
-        running.wait_for("the version before is served until a file changes")
+        running.wait_for("the previous version is served until a file changes")
         (tmp_path / "developed_words.py").write_text("import os\nVERSION = os.VERSION\n")
         running.wait_for(r"has no attribute 'VERSION'\"\) \(at .*developed_words.py:2\)")
-        running.wait_for("the version before is served until a file changes")
+        running.wait_for("the previous version is served until a file changes")
         (tmp_path / "developed_words.py").write_text("VERSION = 'two'\n")
         running.wait_for_server()
         assert "version two" in ask(url, "Hello")

@@ -33,15 +33,15 @@ def project(folder: Path) -> Path:
     [
         (
             "my-shop",
-            "'my-shop' is not a name that Python can import, of letters, digits and _: write, for example, 'my_s",
+            "'my-shop' is not a name that Python can import (letters, digits and _): write, for example, 'my_s",
         ),
         ("1st", "write, for example, 'my_agent'"),
         ("", "write, for example, 'my_agent'"),
         ("../shop", "write, for example, '___shop'"),
         ("café", "write, for example, 'caf_'"),
-        ("class", "'class' is a word of Python itself: write, for example, 'class_agent'"),
-        ("json", "'json' is the name of a module that is there already, and imports would find that one"),
-        ("sys", "'sys' is the name of a module that is there already"),
+        ("class", "'class' is a keyword of Python: write, for example, 'class_agent'"),
+        ("json", "'json' is the name of an existing module, which imports would find instead"),
+        ("sys", "'sys' is the name of an existing module"),
     ],
 )
 def test_name_that_python_cannot_import_is_refused(name: str, problem: str, folder: Path, capsys):
@@ -55,7 +55,7 @@ def test_folder_with_files_is_left_as_it_is(folder: Path, capsys):
     (folder / "new_shop").mkdir()
     (folder / "new_shop" / "mine.txt").write_text("mine")
     assert main(["new", "new_shop"]) == 2
-    assert "'new_shop' is here already, and is not an empty folder: choose another name" in capsys.readouterr().err
+    assert "'new_shop' exists and is not an empty folder: choose another name" in capsys.readouterr().err
     assert [path.name for path in (folder / "new_shop").iterdir()] == ["mine.txt"]
 
 
