@@ -45,7 +45,7 @@ FORMAT = 1
 """The format of the lines that this version writes; it reads older ones."""
 
 _MAX_TITLE_LENGTH = 120
-_MAX_TITLE_SOURCE = 10_000  # characters in which its words are looked for
+_MAX_TITLE_SOURCE = 10_000  # characters that are searched for its words
 _STATUS_BY_REASON = {"parked": "waiting", "error": "failed", "died": "died"}
 _LEFT = ("interrupted", "closed", "cancelled")
 _DELTA_IDS: dict[type, str] = {

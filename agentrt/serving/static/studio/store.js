@@ -8,7 +8,7 @@ export const state = {
   agent: null,
   agents: [],
   chains: null,
-  playground: false, // the layers that may be left out where a run runs again; true for any, false for none at all
+  playground: false, // the layers that a rerun may leave out; true for any, false if nothing runs again
   problem: null,
   isOffline: false,
 };

@@ -77,7 +77,7 @@ export async function openRecord(sessionId, replyId) {
   update();
 }
 
-// A run that waited goes on when somebody has answered, here or elsewhere.
+// A waiting run continues after an answer, here or elsewhere.
 export async function refreshRecords() {
   for (const record of [runs.record, runs.other]) {
     const listed = record?.page && !record.isLive && runs.list.find((run) => key(run) === record.key);
