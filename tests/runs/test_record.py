@@ -221,8 +221,10 @@ async def test_secrets_are_redacted_however_json_writes_them(store: InMemoryStat
     run = await store.runs.load(agent.state.session_id)
     assert run.title == "[REDACTED] [REDACTED]"
     first, second = run.requests[0].answer, run.requests[1].answer
-    assert first and [block.input for block in first.content] == ['{"name": [{"it": "[REDACTED]"}]}']
-    assert second and [block.input.rstrip("}") for block in second.content] == ['{"name": "[REDACTED]"']
+    assert first
+    assert second
+    assert [block.input for block in first.content] == ['{"name": [{"it": "[REDACTED]"}]}']
+    assert [block.input.rstrip("}") for block in second.content] == ['{"name": "[REDACTED]"']
     assert json.dumps(secret)[1:-1] not in str([event.to_json() for event in run.events])
 
 
