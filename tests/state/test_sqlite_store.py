@@ -104,7 +104,7 @@ async def test_database_of_another_program_is_left_alone(path):
     assert run_sql(path, "SELECT name FROM sqlite_master") == [("accounts",)]
 
 
-async def test_a_new_database_is_opened_while_another_connection_creates_it(path, monkeypatch):
+async def test_a_new_file_opens_while_another_connection_creates_it(path, monkeypatch):
     connect = sqlite3.connect
 
     class Interrupted(sqlite3.Connection):
