@@ -20,7 +20,7 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.hooks import HOOKS
-from agentrt.message import Msg, ToolCallBlock
+from agentrt.message import Msg, ToolCallBlock, ToolResultState
 from agentrt.model import ChatResponse, ChatUsage, WireRecord
 from agentrt.model.estimate import estimated_usage
 from agentrt.runs.changes import FoundChange, changes_between
@@ -132,6 +132,13 @@ class RunLog:
         self.labels: dict[str, str] = dict(agent.state.labels)
         # A copy of the list: the conversation may grow before the thread writes it.
         self.context: list[Msg] | None = list(agent.state.context)
+        reply = agent.state.reply_context
+        # Of a reply that continues, as that of a fork; without the results of calls that begin now.
+        self.blocks = [
+            (block, getattr(block, "state", None))
+            for block in ([] if reply is None else reply.blocks)
+            if getattr(block, "state", None) is not ToolResultState.RUNNING
+        ]
         self.chains: bytes = b""
         self.head = dump_head(agent.state) if settings.scrubber.content else b"{}"
         self.begun_at = now
@@ -218,6 +225,8 @@ class RunLog:
             # If a whole run is removed, the next run shows that it is missing.
             "previous": None if previous is None else [previous.reply_id, previous.hash],
         }
+        if self.blocks:
+            body["blocks"] = [contents.of_block(block, state, scrubber) for block, state in self.blocks]
         self._add("begin", now, dump_json(body))
         self.status, self.ended_at = "running", None
 

@@ -194,18 +194,13 @@ class Run:
         line = self._step_lines[number]
         if not self.values.has(line["state"]):
             raise no_content(self._place, "states")
-        # A copy, since another step may use the value.
-        state = dict(self.values.value(line["state"]))
-        state["context"] = [self.values.raw_message(reference) for reference in self.values.list_of(line["context"])]
-        reply = state.get("reply_context")
-        if reply is not None:
-            # `parked` means that nothing was running: otherwise calls without a result would be in doubt.
-            blocks = [self.values.value(reference) for reference in line["blocks"]]
-            state["reply_context"] = {**reply, "message": {**reply["message"], "content": blocks}, "parked": True}
-        return AgentState.model_validate_json(dump_json(state))
+        return self._state_of(line, self.values.list_of(line["context"]))
 
     def first_state(self) -> AgentState:
-        """Return the state before the input, as a new object; raises `UsageError` without content."""
+        """Return the state before the input, as a new object; raises `UsageError` without content.
+
+        A fork has no input of its own: its first state is that of the step from which it continues.
+        """
         if not self.lines or not self.has_content:
             raise no_content(self._place, "states")
         begin = self.lines[0]
@@ -213,10 +208,22 @@ class Run:
         first = begin if "state" in begin else (self._step_lines or [begin])[0]
         if "state" not in first:
             raise UsageError(f"{self._place} has no step, so it cannot be replayed")
-        state = {**self.values.value(first["state"]), "reply_context": None}
+        if "blocks" in begin:
+            return self._state_of(begin, self.values.list_of(begin["context"]))
         before = self.conversation_references[: -len(self.inputs) or None]
-        state["context"] = [self.values.raw_message(reference) for reference in before]
-        return AgentState.model_validate_json(dump_json(state))
+        return self._state_of({"state": first["state"]}, before)
+
+    def _state_of(self, line: JSONObject, context: list[str]) -> AgentState:
+        """Return the state of a line with this conversation, and with the reply if the line has its blocks."""
+        # A copy, since another step may use the value.
+        state = dict(self.values.value(line["state"]))
+        state["context"] = [self.values.raw_message(reference) for reference in context]
+        reply = state.get("reply_context") if "blocks" in line else None
+        if reply is not None:
+            # `parked` means that nothing was running: otherwise calls without a result would be in doubt.
+            blocks = [self.values.value(reference) for reference in line["blocks"]]
+            reply = {**reply, "message": {**reply["message"], "content": blocks}, "parked": True}
+        return AgentState.model_validate_json(dump_json({**state, "reply_context": reply}))
 
     async def replay(self, agent: Agent, *, after: After = "stop") -> "Replay":
         """Run the agent on the input of this run, with the recorded answers and results; returns the differences.

@@ -311,6 +311,19 @@ async def test_concurrent_calls_replay(store: InMemoryStateStore):
     await check_same(run, agent)
 
 
+async def test_a_fork_replays_from_its_step(store: InMemoryStateStore):
+    tool = FunctionTool(find, is_concurrency_safe=False)
+    script = [[call("c1"), call("c2")], *["It is there."] * 9]
+    agent = make_agent(store, script=script, tools=[tool])
+    await agent.reply("Find it")
+    run = await store.runs.load(agent.state.session_id)
+    assert [step.kind for step in run.steps] == ["model", "answer", "result", "result", "model", "answer"]
+    for step in run.steps:
+        fork = run.fork(agent, step, effects="run")
+        await fork.reply(None)
+        await check_same(await store.runs.load(fork.state.session_id), agent)
+
+
 async def test_a_cancelled_replay_leaves_nothing_behind(store: InMemoryStateStore):
     agent = make_agent(store)
     await agent.reply("Find it")

@@ -44,6 +44,8 @@ async def replay_run(run: Run, agent: Agent, after: After) -> Replay:
         raise UsageError(f'replay(after=...) must be "stop", "keep" or "ask", not {after!r:.100}')
     if any(line["kind"] == "gap" for line in run.lines):
         raise UsageError(f"{run!r} cannot be replayed: its lines of the kind 'gap' say what was not recorded")
+    if not run.inputs and not run.steps:  # a fork of the last answer, which had nothing more to do
+        return Replay(message=run.message)
     state, answers = run.first_state(), RecordedAnswers(run, after)
     async with InMemoryStateStore() as store:
         # In a store of its own, so that nothing is added to the record.
@@ -67,7 +69,11 @@ async def _converse(conversation: Agent, run: Run, answers: RecordedAnswers) -> 
     form = None if reply is None else reply.structured
     schema = None if form is None or form.is_replaced else form.schema
     try:
-        message: Msg | None = await conversation.reply(given_inputs(run) or None, schema, reply_id=run.reply_id)
+        message: Msg | None = None
+        if conversation.state.reply_context is None:
+            message = await conversation.reply(given_inputs(run) or None, schema, reply_id=run.reply_id)
+        elif conversation.waiting() is None:  # a fork, which continues the reply of its first state
+            message = await conversation.reply(None)
         for _ in range(_MAX_REPLAYED_QUESTIONS):
             question = None if answers.is_left else conversation.waiting()
             answer = None if question is None else answers.answer_to(question)
