@@ -131,6 +131,8 @@ class RunRoutes:
         at = body.get("at")
         if type(at) is not int:
             raise ApiError(400, "invalid_body", "'at' must be the number of an event, such as the 'seq' of a step")
+        if session_id == info.session_id:
+            raise ApiError(409, "exists", "a session with this id already exists")
         run = await _load(runs, info)
         try:
             if info.parent is not None:  # alone, its agent would lack the layers that it inherits

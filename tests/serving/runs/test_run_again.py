@@ -257,7 +257,7 @@ def test_a_wrong_setting_is_refused(setting: Any, options: dict[str, Any], words
         ({"at": 2, "effects": "no"}, 400, "invalid_body"),
         ({"at": 2, "effects": ["run"]}, 400, "invalid_body"),
         ({"at": 2, "session_id": "a/../b"}, 400, "session_id"),
-        ({"at": 2, "session_id": "main"}, 409, "fork"),
+        ({"at": 2, "session_id": "main"}, 409, "exists"),
         ({"at": 2, "tools": []}, 400, "invalid_body"),
     ],
 )
