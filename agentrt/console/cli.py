@@ -131,6 +131,7 @@ def _make_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="who may use it: in each line a token, which clients send as a bearer token, and the name of its owner",
     )
+    serve.add_argument("--reports", metavar="FOLDER", help="reports of agentrt eval --json that the studio shows")
     serve.add_argument("--no-studio", action="store_true", help="serve without the page at /studio")
     serve.set_defaults(run=_lazily("serve", "serve"), refuse=partial(_refuse_arguments, serve))
     mcp = commands.add_parser("mcp", help="offer an agent to an MCP client", description=_MCP)

@@ -41,7 +41,14 @@ def serve(options: argparse.Namespace) -> int:
     auth = None if options.token_file is None else read_tokens(options.token_file)
     limits = read_limits(options.limit)
     runner = load_runner(options, fallback=InMemoryStateStore)
-    app = create_app(runner.agent, runner=runner, auth=auth, limits=limits, studio=not options.no_studio)
+    app = create_app(
+        runner.agent,
+        runner=runner,
+        auth=auth,
+        limits=limits,
+        studio=not options.no_studio,
+        reports=options.reports,
+    )
     with (
         listen(options.host, options.port, why_local=None if auth is not None else _WHY_LOCAL) as listener,
         log_to_stderr("agentrt serve", logging.WARNING, "agentrt", "uvicorn"),

@@ -222,21 +222,30 @@ class Report:
         Raises `ConfigError` for a file that is not a report.
         """
         try:
-            value = json.loads(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"the report {str(path)!r:.200} cannot be read: {reason:.200}") from None
+        return cls.from_json(text, name=str(path))
+
+    @classmethod
+    def from_json(cls, text: str, *, name: str = "the text") -> "Report":
+        """Return the report that `to_json` wrote, as `load` does; errors call it by its `name`."""
+        try:
+            value = json.loads(text)
             if value["format"] > _REPORT_FORMAT:
-                raise ConfigError(f"the report {str(path)!r:.200} was written by a newer version of agentrt: update it")
+                raise ConfigError(f"the report {name!r:.200} was written by a newer version of agentrt: update it")
             # Their inputs are not in the report: a data set may be private.
             cases = {case["name"]: Case("", name=case["name"], labels=case["labels"]) for case in value["cases"]}
             trials = [Trial.from_json(trial, cases) for trial in value["trials"]]
             ablation = [LayerWorth(**{**worth, "interval": tuple(worth["interval"])}) for worth in value["ablation"]]
             report = cls(value["name"], trials, ablation, repeats=value["repeats"], seed=value["seed"])
-            return report if trials and report.quality >= 0 else cls._refuse(path, "it has no trials")
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            return cls._refuse(path, f"{type(error).__name__}: {error}")
-
-    @staticmethod
-    def _refuse(path: str | PathLike[str], problem: str) -> "Report":
-        raise ConfigError(f"{str(path)!r:.200} is not a report of an evaluation: {problem:.200}")
+            if trials and report.quality >= 0:
+                return report
+            problem = "it has no trials"
+        except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{name!r:.200} is not a report of an evaluation: {problem:.200}")
 
     def to_html(self) -> str:
         """Return the report as one HTML page with plots, which loads nothing."""

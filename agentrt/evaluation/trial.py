@@ -105,8 +105,8 @@ class Trial:
     """A run of a case, and the verdicts on it; `without` names the layer that was left out.
 
     `message` is the last answer, and `messages` are the replies of all turns with their calls and results;
-    `conversation` has the speaker and the text of each message. `runs` are the recorded runs, and `world` is the object
-    that `build` returned beside the agent.
+    `conversation` has the speaker and the text of each message. `runs` are the recorded runs, `run_ids` their session
+    and reply ids, and `world` is the object that `build` returned beside the agent.
     `judges` and `users` count the usage of judges and simulated users.
     A trial of a loaded report has no messages, runs and world.
     """
@@ -128,6 +128,7 @@ class Trial:
     judges: SpendingAccount = field(default_factory=SpendingAccount, repr=False)
     users: SpendingAccount = field(default_factory=SpendingAccount, repr=False)
     layers: dict[str, type[MiddlewareBase]] = field(default_factory=dict, repr=False)
+    run_ids: list[tuple[str, str]] = field(default_factory=list, repr=False)
 
     @property
     def run(self) -> Run | None:
@@ -186,7 +187,7 @@ class Trial:
             value[f"{name}_token_counts"], value[f"{name}_cost"] = _token_counts(account.usage), account.cost
         if times:
             value["seconds"] = self.seconds
-            value["runs"] = [[run.session_id, run.reply_id] for run in self.runs]
+            value["runs"] = list(map(list, self.run_ids))
         return value
 
     @classmethod
@@ -196,6 +197,7 @@ class Trial:
         trial = cls(cases[value["case"]], value["repeat"], value.get("without"))
         trial.answer, trial.cost = value["answer"], value["cost"]
         trial.usage, trial.seconds = ChatUsage(*value["tokens"]), value.get("seconds", 0.0)
+        trial.run_ids = [(str(session_id), str(reply_id)) for session_id, reply_id in value.get("runs", ())]
         trial.error = None if error is None else TrialError(**error)
         trial.verdicts = {name: Verdict(**verdict) for name, verdict in value["verdicts"].items()}
         for name, account in (("judge", trial.judges), ("user", trial.users)):
@@ -358,6 +360,7 @@ class TrialRunner:
         for reply_id in reply_ids:
             try:
                 trial.runs.append(await runs.load(agent.state.session_id, reply_id))
+                trial.run_ids.append((agent.state.session_id, reply_id))
             except UsageError:  # refused before it started, so it was not recorded
                 continue
             except Exception as error:  # noqa: BLE001  # the user's own store failed

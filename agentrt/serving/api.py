@@ -48,9 +48,10 @@ _LONGEST_PAGE = 1_000
 class Api:
     """Answers the requests under `/api`, for the agent that `?agent=` names, or else the first one."""
 
-    def __init__(self, gate: Gate, playground: Playground) -> None:
+    def __init__(self, gate: Gate, playground: Playground, *, has_reports: bool) -> None:
         self._gate = gate
         self._playground = playground
+        self._has_reports = has_reports
         self._limits = gate.limits
 
     def routes(self) -> list[Route]:
@@ -221,6 +222,7 @@ class Api:
                 "agents": list(self._gate.runners),
                 "chains": loads(agent.explain(format="json")),
                 "playground": self._playground.allowed_layers(agent.name),
+                "reports": self._has_reports,
             }
         )
 

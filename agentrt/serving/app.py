@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from functools import partial
+from os import PathLike
 from types import TracebackType
 from typing import Any
 
@@ -36,7 +37,7 @@ from agentrt.serving.mcp.route import McpRoute
 from agentrt.serving.openai import OpenAIApi
 from agentrt.serving.owners.auth import Authenticate, identify
 from agentrt.serving.runs import Playground, PlaygroundSetting, RunRoutes
-from agentrt.serving.studio import LayerRoutes, StudioPage
+from agentrt.serving.studio import LayerRoutes, ReportRoutes, StudioPage
 from agentrt.state import InMemoryStateStore, SessionStore
 from agentrt.state.store import find_session
 
@@ -64,6 +65,7 @@ def create_app(
     limits: Limits | None = None,
     studio: bool = True,
     playground: PlaygroundSetting = False,
+    reports: str | PathLike[str] | None = None,
 ) -> Starlette:
     """Return an application that serves the agents; needs the extra `serve`.
 
@@ -79,6 +81,9 @@ def create_app(
     `playground` is for recorded runs that clients run again: with `True`, which goes without `auth` only, without any
     layer, with another prompt or model, or with tools that do not ask; with a list of classes and keys of middlewares,
     at most without these.
+
+    `reports` is a folder with reports of evaluations, as `Report.save` writes them, for the page Evaluate. They belong
+    to no owner, so it goes without `auth` only.
     """
     runners = _make_runners(agents, runner, store)
     if auth is not None and not callable(auth):
@@ -89,14 +94,16 @@ def create_app(
     origins = check_origins(allow_origins)
     playground_rules = Playground(playground, runners, has_owners=auth is not None)
     gate = Gate(runners, auth, limits)
+    report_routes = ReportRoutes(gate, reports)
     board = InputBoard(gate.owners)
     mcp = McpRoute(gate)
     app = Starlette(
         routes=[
-            *Api(gate, playground_rules).routes(),
+            *Api(gate, playground_rules, has_reports=report_routes.has_folder).routes(),
             *InputRoutes(gate, board).routes(),
             *LayerRoutes(gate).routes(),
             *RunRoutes(gate, playground_rules).routes(),
+            *report_routes.routes(),
             *(StudioPage().routes() if studio else ()),
             *AgUi(gate).routes(),
             *OpenAIApi(gate, has_studio=studio).routes(),

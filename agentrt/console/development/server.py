@@ -24,6 +24,7 @@ __all__ = ["serve_version"]
 
 _STOP_SIGNAL = signal.SIGUSR1
 _STORE_FOLDER = ".agentrt"
+_REPORT_FOLDER = f"{_STORE_FOLDER}/reports"
 
 
 def serve_version(link: socket.socket, listener: socket.socket, options: Namespace) -> int:
@@ -43,7 +44,8 @@ def serve_version(link: socket.socket, listener: socket.socket, options: Namespa
             raise ConfigError(
                 f"the agent of runner {options.agent!r} has no RunRecorder: add RunRecorder(store) to its middlewares"
             )
-        app = create_app(runner.agent, runner=runner, limits=limits, playground=True)
+        reports = _REPORT_FOLDER if Path(_REPORT_FOLDER).is_dir() else None
+        app = create_app(runner.agent, runner=runner, limits=limits, playground=True, reports=reports)
     except AgentRTError as error:
         watcher.report_missing()
         for problem in getattr(error, "problems", ()) or [error]:
