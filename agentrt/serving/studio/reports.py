@@ -45,7 +45,8 @@ class ReportRoutes:
         self._one_at_a_time: anyio.CapacityLimiter | None = None
         if folder is None:
             return
-        if not isinstance(folder, (str, PathLike)) or not os.path.isdir(folder):
+        chosen: object = folder
+        if not isinstance(chosen, (str, PathLike)) or not os.path.isdir(chosen):
             raise ConfigError(f"create_app(reports=...) must be the path of an existing folder, not {folder!r:.200}")
         if gate.auth is not None:
             raise ConfigError(

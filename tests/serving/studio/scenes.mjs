@@ -4,12 +4,14 @@ import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { answered, expected, hasText, open, problems, ready, say, spec } from "./page.mjs";
+import { reportScenes } from "./report_scenes.mjs";
 import { runScenes } from "./run_scenes.mjs";
 
 const { chromium } = createRequire(join(spec.packages, "package.json"))("playwright-core");
 
 const scenes = {
   ...runScenes,
+  ...reportScenes,
 
   async chat(context) {
     const page = await ready(context);

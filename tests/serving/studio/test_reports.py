@@ -7,38 +7,18 @@ from typing import Any
 
 import pytest
 
-from agentrt import Agent
 from agentrt.errors import ConfigError
-from agentrt.evaluation import Case, Dataset, Report, contains, evaluate
-from agentrt.middleware import TimingMiddleware
-from agentrt.model import ScriptedChatModel
-from agentrt.runs import RunRecorder
 from agentrt.serving import BearerTokens, create_app
 from agentrt.serving.studio import reports as report_routes
-from agentrt.state import InMemoryStateStore
 from tests.serving.conftest import serve
-
-CASES = [Case("Where is it?", name="fails", labels={"kind": "order"}), Case("Hello", name="passes")]
-
-
-async def make_report(agent: Agent, *, repeats: int = 2, **options: Any) -> Report:
-    return await evaluate(agent, Dataset("orders", CASES, [contains("Hello")]), repeats=repeats, **options)
-
-
-def make_agent(store: InMemoryStateStore | None = None, echo: str = "Hello") -> Agent:
-    def answer(messages: Any, _: Any) -> str:
-        return echo if messages[-1].get_text_content() == "Hello" else "I do not know."
-
-    store = store or InMemoryStateStore()
-    layers = [RunRecorder(store, prices={"scripted": (1.0, 2.0)}), TimingMiddleware(lambda timing: None)]
-    return Agent("helper", "You help.", ScriptedChatModel([answer] * 99), middlewares=layers, state_store=store)
+from tests.serving.studio.reports import make_agent, make_report
 
 
 async def test_report_has_figures_and_runs_of_the_store(tmp_path: Path):
     agent = make_agent()
     report = await make_report(agent, ablate=True)
     report.save(tmp_path / "new.json")
-    (await make_report(make_agent(echo="Goodbye"))).save(tmp_path / "old.json")
+    (await make_report(make_agent(greeting="Goodbye"))).save(tmp_path / "old.json")
     os.utime(tmp_path / "old.json", (0, 0))
     async with serve(agent, reports=tmp_path) as client:
         assert (await client.get("/api/chains")).json()["reports"] is True
@@ -48,7 +28,7 @@ async def test_report_has_figures_and_runs_of_the_store(tmp_path: Path):
         page = (await client.get("/api/reports/new.json?with=old.json")).json()
         assert (page["title"], page["quality"], page["interval"]) == ("orders", 0.5, list(report.interval))
         assert page["estimates"] == [{"k": k, "pass_at": 0.5, "pass_hat": 0.5} for k in (1, 2)]
-        assert [(group["name"], group["quality"]) for group in page["evaluators"]] == [("contains('Hello')", 0.5)]
+        assert [(group["name"], group["quality"]) for group in page["evaluators"]] == [("contains('HELLO')", 0.5)]
         assert [group["name"] for group in page["labels"]] == ["kind=order"]
         assert page["cases"][0] == {
             "name": "fails",
@@ -56,7 +36,7 @@ async def test_report_has_figures_and_runs_of_the_store(tmp_path: Path):
             "interval": [0, pytest.approx(0.658, abs=1e-3)],
         }
         [row] = page["ablation"]
-        assert (row["layer"], row["change"], row["p"]) == ("TimingMiddleware", 0, 1)
+        assert (row["layer"], row["change"], row["p"]) == ("Loud", 0.5, 1)
         compared = page["comparison"]
         assert (compared["with"], compared["better"], compared["worse"]) == ("old.json", ["passes"], [])
         assert (compared["same"], compared["p"]) == (["fails"], 1)

@@ -1,7 +1,9 @@
 """The studio in a browser: each feature, what may go wrong around it, and what must not come through."""
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,8 +12,10 @@ from pydantic import BaseModel, Field
 
 from agentrt import Msg, UserAgent
 from agentrt._runtime.chain import layer_record
-from agentrt.serving import BearerTokens, RemoteUserInput
-from tests.serving.studio.conftest import Clock, make_app, make_recorded_app
+from agentrt.evaluation import Case
+from agentrt.serving import BearerTokens, RemoteUserInput, create_app
+from tests.serving.studio.conftest import HOSTILE, Clock, make_app, make_recorded_app
+from tests.serving.studio.reports import make_agent, make_report
 
 pytestmark = pytest.mark.slow
 
@@ -127,6 +131,27 @@ def test_keyboard_alone_leads_through_a_run(play: Play):
 
 def test_narrow_and_dark_screens_show_a_run(play: Play):
     play("phone_and_dark", make_recorded_app())
+
+
+def test_report_shows_the_worth_of_layers_and_leads_to_runs(play: Play, tmp_path: Path):
+    async def save_reports() -> None:
+        (await make_report(agent, ablate=True)).save(tmp_path / "new.json")
+        (await make_report(make_agent(greeting="Goodbye"))).save(tmp_path / "old.json")
+
+    agent = make_agent()
+    anyio.run(save_reports)
+    os.utime(tmp_path / "old.json", (0, 0))
+    play("evaluate", create_app(agent, reports=tmp_path))
+
+
+def test_hostile_names_and_answers_of_a_report_are_texts(play: Play, tmp_path: Path):
+    async def save_report() -> None:
+        cases = [Case("Hi", name=HOSTILE, labels={"kind": HOSTILE})]
+        report = await make_report(make_agent(other=HOSTILE), HOSTILE, cases, ablate=True)
+        report.save(tmp_path / "<img src=x onerror='window.harmed = 1'>.json")
+
+    anyio.run(save_report)
+    play("hostile_report", create_app(make_agent(), reports=tmp_path))
 
 
 class Trip(BaseModel):

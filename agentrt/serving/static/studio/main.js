@@ -3,6 +3,7 @@
 import { Chat, newSession, statusText } from "./chat/chat.js";
 import { readInputs } from "./chat/forms.js";
 import { chat, listSessions, openSession, refresh } from "./chat/session.js";
+import { Evaluate, openReport } from "./evaluate.js";
 import { Compare } from "./runs/compare.js";
 import { Inbox, openQuestions } from "./runs/inbox.js";
 import { Runs } from "./runs/run.js";
@@ -14,7 +15,7 @@ import { Component, render } from "./vendor/htm-preact.js";
 import { html } from "./widgets.js";
 
 const PAUSE = 2000;
-const VIEWS = [["runs", "Runs", Runs], ["inbox", "Inbox", Inbox], ["compare", "Compare", Compare], ["chat", "Chat", Chat]];
+const VIEWS = [["runs", "Runs", Runs], ["inbox", "Inbox", Inbox], ["compare", "Compare", Compare], ["evaluate", "Evaluate", Evaluate], ["chat", "Chat", Chat]];
 const PANES = {
   chat: [["sessions", "Sessions"], ["chat", "Chat"], ["inspect", "Inspect"]],
   runs: [["list", "List"], ["run", "Run"], ["step", "Step"]],
@@ -33,7 +34,7 @@ function App() {
     <header>
       <h1>agentrt studio</h1>
       <nav aria-label="Views">
-        ${VIEWS.map(([name, title]) => html`<button key=${name} type="button" data-view=${name} aria-current=${state.view === name ? "page" : null} onClick=${() => openView(name)}>
+        ${VIEWS.filter(([name]) => name !== "evaluate" || state.hasReports).map(([name, title]) => html`<button key=${name} type="button" data-view=${name} aria-current=${state.view === name ? "page" : null} onClick=${() => openView(name)}>
           ${title}${name === "inbox" && openQuestions() > 0 && html`<span class="badge">${openQuestions()}</span>`}
         </button>`)}
       </nav>
@@ -106,6 +107,7 @@ async function show(address) {
     const view = address.get("view");
     set({ view: VIEWS.some(([name]) => name === view) ? view : "runs", pane: "list", isReplay: false });
     if (view === "inbox") await listWaiting();
+    if (view === "evaluate") await openReport(address.get("report"), address.get("with"));
   }
 }
 
@@ -122,9 +124,9 @@ const changeAgent = guarded(async (event) => {
 
 async function openAgent(name) {
   state.agent = name;
-  const { agents, chains, playground } = await call("chains");
+  const { agents, chains, playground, reports } = await call("chains");
   const observers = (chains.observers ?? []).flatMap((hook) => hook.observers);
-  set({ agents, chains, playground, agent: name ?? agents[0], hasRuns: observers.some((layer) => layer.class === "RunRecorder") });
+  set({ agents, chains, playground, hasReports: reports, agent: name ?? agents[0], hasRuns: observers.some((layer) => layer.class === "RunRecorder") });
   await Promise.all([listSessions(), listRuns()]);
 }
 

@@ -8,6 +8,7 @@ export const state = {
   agent: null,
   agents: [],
   chains: null,
+  hasReports: false,
   playground: false, // the layers that a rerun may leave out; true for any, false if nothing runs again
   problem: null,
   isOffline: false,
