@@ -75,15 +75,13 @@ def create_app(
 
     Without `auth` it answers only to this machine. With it, each session belongs to the owner that `auth` returned for
     the request that began it, by its label "owner", and is not there for others: each owner has session ids of its own.
-    Pages of `allow_origins` may use it,
-    besides its own. With `studio` it has a page at `/studio`, where all of this can be done and seen.
+    Pages of `allow_origins` may use it, besides its own. With `studio` it has a page at `/studio`, where all of this can
+    be done and seen. `reports` is a folder with saved reports of evaluations for that page, which belong to no owner:
+    it goes without `auth` only.
 
     `playground` is for recorded runs that clients run again: with `True`, which goes without `auth` only, without any
     layer, with another prompt or model, or with tools that do not ask; with a list of classes and keys of middlewares,
     at most without these.
-
-    `reports` is a folder with reports of evaluations, as `Report.save` writes them, for the page Evaluate. They belong
-    to no owner, so it goes without `auth` only.
     """
     runners = _make_runners(agents, runner, store)
     if auth is not None and not callable(auth):
@@ -112,10 +110,7 @@ def create_app(
             *_HealthRoutes(gate).routes(),
         ],
         middleware=_make_middleware(origins, limits, is_local=auth is None),
-        exception_handlers={
-            ApiError: _answer_api_error,
-            HTTPException: _answer_http_exception,
-        },
+        exception_handlers={ApiError: _answer_api_error, HTTPException: _answer_http_exception},
         lifespan=lambda _: _Workers(list(runners.values()), mcp),
     )
     app.state.inputs = board  # where `RemoteUserInput(app)` asks

@@ -248,9 +248,15 @@ def test_change_while_a_version_hangs_loads_the_next_one(app: Path):
 
 
 @pytest.mark.slow
-def test_runs_are_recorded_where_no_version_control_looks(tmp_path: Path, capsys):
+def test_runs_and_reports_are_where_no_version_control_looks(tmp_path: Path, capsys):
+    reports = tmp_path / ".agentrt" / "reports"
+    reports.mkdir(parents=True)
+    (reports / "orders.json").write_text("{}")
     with development("developed_app:agent") as running:
-        assert "version one" in ask(running.wait_for_server(), "Hello")
+        url = running.wait_for_server()
+        assert "version one" in ask(url, "Hello")
+        [report] = httpx2.get(f"{url}/api/reports", timeout=PATIENCE).json()["reports"]
+        assert report["name"] == "orders.json"
         running.process.send_signal(signal.SIGTERM)
         assert running.wait_for_end() == ""
         assert running.process.wait(PATIENCE) == 0
