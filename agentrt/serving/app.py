@@ -75,9 +75,9 @@ def create_app(
 
     Without `auth` it answers only to this machine. With it, each session belongs to the owner that `auth` returned for
     the request that began it, by its label "owner", and is not there for others: each owner has session ids of its own.
-    Pages of `allow_origins` may use it, besides its own. With `studio` it has a page at `/studio`, where all of this can
-    be done and seen. `reports` is a folder with saved reports of evaluations for that page, which belong to no owner:
-    it goes without `auth` only.
+    Pages of `allow_origins` may use it, besides its own. With `studio` it has a page at `/studio`, where all of this is
+    done and seen. `reports` is a folder with saved reports of evaluations for that page, which belong to no owner: it
+    cannot be combined with `auth`.
 
     `playground` is for recorded runs that clients run again: with `True`, which goes without `auth` only, without any
     layer, with another prompt or model, or with tools that do not ask; with a list of classes and keys of middlewares,

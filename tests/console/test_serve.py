@@ -74,7 +74,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["served_app:agent", "--token-file", "nothing"], "'nothing' cannot be read: No such file"),
         (["served_app:agent", "--token-file", "."], "'.' cannot be read: Is a directory"),
         (["served_app:agent", "--reports", "nothing"], "must be the path of an existing folder, not 'nothing'"),
-        (["served_app:agent", "--reports", ".", "--token-file", "tokens"], "goes without auth only"),
+        (["served_app:agent", "--reports", ".", "--token-file", "tokens"], "cannot be combined with auth"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_line(arguments, problem, capsys):

@@ -50,8 +50,8 @@ class ReportRoutes:
             raise ConfigError(f"create_app(reports=...) must be the path of an existing folder, not {folder!r:.200}")
         if gate.auth is not None:
             raise ConfigError(
-                "create_app(reports=...) goes without auth only, since a report has the answers of all its cases and "
-                "belongs to no owner: serve it on this machine, or share the page of agentrt eval --html"
+                "create_app(reports=...) cannot be combined with auth, since a report contains the answers of all its "
+                "cases and belongs to no owner: serve it on this machine, or share the page of agentrt eval --html"
             )
         self._folder = Path(folder).resolve()
 
@@ -114,7 +114,9 @@ def _read_report(folder: Path, name: str) -> str:
     except OSError:
         raise no_report from None
     if len(content) > _MAX_REPORT_BYTES:
-        raise ApiError(413, "too_large", f"a report may have {_MAX_REPORT_BYTES} bytes: look at its page of --html")
+        raise ApiError(
+            413, "too_large", f"a report may have {_MAX_REPORT_BYTES} bytes: agentrt eval --html writes a page of it"
+        )
     return content.decode("utf-8", "replace")
 
 

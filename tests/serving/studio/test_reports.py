@@ -90,7 +90,7 @@ async def test_a_name_is_a_file_of_the_folder_alone(tmp_path: Path):
 
 async def test_reports_go_without_owners_only(tmp_path: Path):
     auth = BearerTokens({"ann-token": "ann"})
-    with pytest.raises(ConfigError, match="without auth only"):
+    with pytest.raises(ConfigError, match="cannot be combined with auth"):
         create_app(make_agent(), auth=auth, reports=tmp_path)
     for folder in (tmp_path / "none", Path(__file__), 7, True):
         with pytest.raises(ConfigError, match="existing folder"):
