@@ -48,10 +48,10 @@ _LONGEST_PAGE = 1_000
 class Api:
     """Answers the requests under `/api`, for the agent that `?agent=` names, or else the first one."""
 
-    def __init__(self, gate: Gate, playground: Playground, *, has_reports: bool) -> None:
+    def __init__(self, gate: Gate, playground: Playground, *, has_reports: bool, has_runs: bool) -> None:
         self._gate = gate
         self._playground = playground
-        self._has_reports = has_reports
+        self._has_reports, self._has_runs = has_reports, has_runs
         self._limits = gate.limits
 
     def routes(self) -> list[Route]:
@@ -223,6 +223,7 @@ class Api:
                 "chains": loads(agent.explain(format="json")),
                 "playground": self._playground.allowed_layers(agent.name),
                 "reports": self._has_reports,
+                "runs": self._has_runs,
             }
         )
 

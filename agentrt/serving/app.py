@@ -64,6 +64,7 @@ def create_app(
     allow_origins: Sequence[str] = (),
     limits: Limits | None = None,
     studio: bool = True,
+    runs: bool | None = None,
     playground: PlaygroundSetting = False,
     reports: str | PathLike[str] | None = None,
 ) -> Starlette:
@@ -77,11 +78,10 @@ def create_app(
     the request that began it, by its label "owner", and is not there for others: each owner has session ids of its own.
     Pages of `allow_origins` may use it, besides its own. With `studio` it has a page at `/studio`, where all of this is
     done and seen. `reports` is a folder with saved reports of evaluations for that page, which belong to no owner: it
-    cannot be combined with `auth`.
-
-    `playground` is for recorded runs that clients run again: with `True`, which goes without `auth` only, without any
-    layer, with another prompt or model, or with tools that do not ask; with a list of classes and keys of middlewares,
-    at most without these.
+    cannot be combined with `auth`. `runs` says whether clients read their recorded runs, which show the system prompt
+    and what layers withheld: by default only without `auth`. `playground` lets them run these again: a list of classes
+    and keys of middlewares at most without these, `True`, which excludes `auth`, with any change and with tools that do
+    not ask.
     """
     runners = _make_runners(agents, runner, store)
     if auth is not None and not callable(auth):
@@ -89,18 +89,18 @@ def create_app(
     limits = Limits() if limits is None else limits
     if not isinstance(limits, Limits):
         raise ConfigError(f"create_app(limits=...) must be Limits, not {limits!r:.200}")
-    origins = check_origins(allow_origins)
     playground_rules = Playground(playground, runners, has_owners=auth is not None)
     gate = Gate(runners, auth, limits)
     report_routes = ReportRoutes(gate, reports)
+    run_routes = RunRoutes(gate, playground_rules, auth is None if runs is None else bool(runs))
     board = InputBoard(gate.owners)
     mcp = McpRoute(gate)
     app = Starlette(
         routes=[
-            *Api(gate, playground_rules, has_reports=report_routes.has_folder).routes(),
+            *Api(gate, playground_rules, has_reports=report_routes.has_folder, has_runs=run_routes.are_open).routes(),
             *InputRoutes(gate, board).routes(),
             *LayerRoutes(gate).routes(),
-            *RunRoutes(gate, playground_rules).routes(),
+            *run_routes.routes(),
             *report_routes.routes(),
             *(StudioPage().routes() if studio else ()),
             *AgUi(gate).routes(),
@@ -109,7 +109,7 @@ def create_app(
             *A2ARoutes(gate).routes(),
             *_HealthRoutes(gate).routes(),
         ],
-        middleware=_make_middleware(origins, limits, is_local=auth is None),
+        middleware=_make_middleware(check_origins(allow_origins), limits, is_local=auth is None),
         exception_handlers={ApiError: _answer_api_error, HTTPException: _answer_http_exception},
         lifespan=lambda _: _Workers(list(runners.values()), mcp),
     )

@@ -46,10 +46,11 @@ class RunRoutes:
     A run belongs to the owner of its session, by the label of the session when the run started.
     """
 
-    def __init__(self, gate: Gate, playground: Playground) -> None:
+    def __init__(self, gate: Gate, playground: Playground, are_open: bool) -> None:
         self._gate = gate
         self._limits = gate.limits
         self._playground = playground
+        self.are_open = are_open
 
     def routes(self) -> list[Route]:
         """Return the routes; a session id may hold slashes."""
@@ -62,7 +63,11 @@ class RunRoutes:
             ("GET", run, self._read),
             ("DELETE", run, self._delete),
         ]
-        return [Route(path, self._gate.endpoint(handler), methods=[method]) for method, path, handler in table]
+        endpoint = self._gate.endpoint
+        return [
+            Route(path, endpoint(handler if self.are_open else _refuse), methods=[method])
+            for method, path, handler in table
+        ]
 
     async def _list(self, request: Request, sessions: OwnerSessions) -> Response:
         query = request.query_params
@@ -183,6 +188,10 @@ async def _load(runs: RunStore, info: RunInfo) -> Run:
         return await runs.load(info.session_id, info.reply_id)
     except UsageError:  # deleted meanwhile
         raise no_run() from None
+
+
+async def _refuse(request: Request, sessions: OwnerSessions) -> Response:
+    raise ApiError(403, "runs", "this server shows no recorded runs: see create_app(runs=...)")
 
 
 async def _find(request: Request, sessions: OwnerSessions) -> tuple[RunStore, RunInfo]:

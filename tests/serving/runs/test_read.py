@@ -267,7 +267,7 @@ async def test_a_run_is_deleted_with_those_below_it():
 
 async def test_owners_see_their_own_runs_alone():
     store: Any = InMemoryStateStore()
-    async with serve(make_recorded(Shorten(), store=store), auth=OWNERS) as client:
+    async with serve(make_recorded(Shorten(), store=store), auth=OWNERS, runs=True) as client:
         await ask(client, "help ann", headers=ANN)
         await ask(client, "find bobs", headers=BOB, key="r2")
         for headers, title, key, other in ((ANN, "help ann", "r1", "r2"), (BOB, "find bobs", "r2", "r1")):
@@ -299,11 +299,23 @@ async def test_owners_see_their_own_runs_alone():
         assert code_of(await client.get("/api/runs")) == (401, "unauthenticated")
 
 
+async def test_with_auth_runs_are_read_only_where_the_app_allows_it():
+    async with serve(make_recorded(Shorten()), auth=OWNERS, playground=[Shorten]) as client:
+        await ask(client, "help ann", headers=ANN)
+        routes = [("GET", "/api/runs"), ("GET", RUN), ("GET", f"{RUN}/lines"), ("DELETE", RUN)]
+        for method, path in (*routes, ("POST", f"{RUN}/fork"), ("POST", f"{RUN}/replay")):
+            refused = await client.request(method, path, headers=ANN)
+            assert code_of(refused) == (403, "runs")
+            assert "create_app(runs=" in refused.text
+        assert (await client.get("/api/chains", headers=ANN)).json()["runs"] is False
+        assert code_of(await client.get("/api/runs")) == (401, "unauthenticated")
+
+
 async def test_a_session_of_before_has_its_runs_for_its_owner():
     store: Any = InMemoryStateStore()
     agent = make_recorded(store=store)
     await agent.with_state(AgentState(session_id="main", labels={"owner": "ann"})).reply("find it", reply_id="r1")
-    async with serve(agent, auth=OWNERS) as client:
+    async with serve(agent, auth=OWNERS, runs=True) as client:
         assert (await client.get(RUN, headers=ANN)).json()["session_id"] == "main"
         assert code_of(await client.get(RUN, headers=BOB)) == (404, "no_run")
 

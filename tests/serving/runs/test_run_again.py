@@ -150,7 +150,7 @@ async def test_a_fork_has_another_prompt_and_runs_its_tools():
 )
 async def test_what_is_not_allowed_is_refused(has_owners: bool, playground: Any, body: dict[str, Any]):
     world = World(Shorten(), Guard())
-    options, headers = ({"auth": OWNERS}, ANN) if has_owners else ({}, {})
+    options, headers = ({"auth": OWNERS, "runs": True}, ANN) if has_owners else ({}, {})
     async with serve(world.agent, playground=playground, **options) as client:
         await ask(client, "go", headers=headers)
         for path in (FORK, REPLAY):
@@ -162,7 +162,7 @@ async def test_what_is_not_allowed_is_refused(has_owners: bool, playground: Any,
 
 async def test_an_allowed_layer_is_left_out_by_its_owner():
     world = World(Shorten(), Guard())
-    async with serve(world.agent, playground=[Shorten], auth=OWNERS) as client:
+    async with serve(world.agent, playground=[Shorten], auth=OWNERS, runs=True) as client:
         await ask(client, "go", headers=ANN)
         body = {"at": 2, "without": ["Shorten"], "session_id": "other"}
         assert code_of(await client.post(FORK, json=body, headers=BOB)) == (404, "no_run")
@@ -311,7 +311,7 @@ async def test_a_replay_pays_nothing():
 
 
 async def test_owners_replay_their_own_runs_alone():
-    async with serve(make_recorded(Shorten()), playground=[Shorten], auth=OWNERS) as client:
+    async with serve(make_recorded(Shorten()), playground=[Shorten], auth=OWNERS, runs=True) as client:
         await ask(client, "help me", headers=ANN)
         assert code_of(await client.post(REPLAY, json={}, headers=BOB)) == (404, "no_run")
         response = await client.post(REPLAY, json={"without": ["Shorten"]}, headers=ANN)

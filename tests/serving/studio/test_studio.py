@@ -122,7 +122,10 @@ def test_questions_of_all_sessions_are_in_the_inbox(play: Play):
 
 
 def test_runs_of_another_owner_are_not_there(play: Play):
-    play("owners", make_recorded_app(auth=BearerTokens({"a-long-good-token": "ann", "another-good-token": "bob"})))
+    play(
+        "owners",
+        make_recorded_app(auth=BearerTokens({"a-long-good-token": "ann", "another-good-token": "bob"}), runs=True),
+    )
 
 
 def test_keyboard_alone_leads_through_a_run(play: Play):

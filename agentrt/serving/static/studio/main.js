@@ -20,6 +20,7 @@ const PANES = {
   chat: [["sessions", "Sessions"], ["chat", "Chat"], ["inspect", "Inspect"]],
   runs: [["list", "List"], ["run", "Run"], ["step", "Step"]],
 };
+const shownViews = () => VIEWS.filter(([name]) => ({ evaluate: state.hasReports, runs: state.servesRuns, compare: state.servesRuns })[name] ?? true);
 const SKIPS = { chat: ["#input", "To the message"], runs: [".pane-step button", "To the step"] };
 
 function App() {
@@ -34,7 +35,7 @@ function App() {
     <header>
       <h1>agentrt studio</h1>
       <nav aria-label="Views">
-        ${VIEWS.filter(([name]) => name !== "evaluate" || state.hasReports).map(([name, title]) => html`<button key=${name} type="button" data-view=${name} aria-current=${state.view === name ? "page" : null} onClick=${() => openView(name)}>
+        ${shownViews().map(([name, title]) => html`<button key=${name} type="button" data-view=${name} aria-current=${state.view === name ? "page" : null} onClick=${() => openView(name)}>
           ${title}${name === "inbox" && openQuestions() > 0 && html`<span class="badge">${openQuestions()}</span>`}
         </button>`)}
       </nav>
@@ -124,9 +125,9 @@ const changeAgent = guarded(async (event) => {
 
 async function openAgent(name) {
   state.agent = name;
-  const { agents, chains, playground, reports } = await call("chains");
+  const { agents, chains, playground, reports, runs: servesRuns } = await call("chains");
   const observers = (chains.observers ?? []).flatMap((hook) => hook.observers);
-  set({ agents, chains, playground, hasReports: reports, agent: name ?? agents[0], hasRuns: observers.some((layer) => layer.class === "RunRecorder") });
+  set({ agents, chains, playground, hasReports: reports, servesRuns, agent: name ?? agents[0], hasRuns: servesRuns && observers.some((layer) => layer.class === "RunRecorder") });
   await Promise.all([listSessions(), listRuns()]);
 }
 

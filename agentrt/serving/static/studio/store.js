@@ -9,6 +9,7 @@ export const state = {
   agents: [],
   chains: null,
   hasReports: false,
+  servesRuns: false, // whether the server shows recorded runs
   playground: false, // the layers that a rerun may leave out; true for any, false if nothing runs again
   problem: null,
   isOffline: false,

@@ -32,6 +32,7 @@ const key = (run) => `${run.session_id}/${run.reply_id}`;
 
 // `mode` is "new" for another search, "more" for its next page, and "again" for what is new in it.
 export async function listRuns(mode = "new") {
+  if (!state.servesRuns) return;
   const query = { limit: PAGE };
   for (const [name, value] of Object.entries({ text: runs.words.trim(), status: runs.status, tool: runs.tool.trim(), layer: runs.layer.trim() })) if (value) query[name] = value;
   if (runs.label.includes(":")) query.label = runs.label;
