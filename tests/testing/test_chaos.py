@@ -124,6 +124,11 @@ def test_faults_are_json_and_back() -> None:
         lambda: slow_tool("find", -1),
         lambda: slow_tool("find", float("nan")),
         lambda: cut_result("find", -1),
+        lambda: cut_result("find", float("inf")),  # type: ignore[arg-type]
+        lambda: fail_tool("find", text=7),  # type: ignore[arg-type]
+        lambda: garble_result("find", seed=None),  # type: ignore[arg-type]
+        lambda: InjectedFault.from_json({"kind": "fail_tool"}),
+        lambda: InjectedFault.from_json({"kind": "cut_result", "tool": "find", "length": "a"}),
         lambda: InjectedFault.from_json({"kind": "burn"}),
         lambda: InjectedFault.from_json({"kind": "fail_tool", "wrong": 1}),
         lambda: InjectedFault.from_json({"kind": "fail_model", "error": "SystemExit"}),

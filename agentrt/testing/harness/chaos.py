@@ -46,6 +46,31 @@ class InjectedFault:
     length: int = 0
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        # Of a file as well, which may hold anything.
+        at: Any = self.at
+        error: Any = self.error
+        is_known = issubclass(error, ModelError) if isinstance(error, type) else isinstance(error, ModelError)
+        least = 1e-9 if self.kind == "slow_tool" else 0
+        checks: dict[str, tuple[bool, str]] = {
+            "tool": (
+                self.kind == "fail_model" or (isinstance(self.tool, str) and bool(self.tool)),
+                "the name of a tool",
+            ),
+            "at": (
+                at is None or (isinstance(at, tuple) and all(type(place) is int and place > 0 for place in at)),
+                "the numbers of calls, counted from 1",
+            ),
+            "error": (is_known, "a ModelError, such as RateLimited"),
+            "text": (isinstance(self.text, str), "a str"),
+            "seconds": (_is_number(self.seconds, (int, float), least, 86_400), "above 0 and at most a day"),
+            "length": (_is_number(self.length, int, 0, float("inf")), "a number of characters"),
+            "seed": (type(self.seed) is int, "an int"),
+        }
+        for option, (is_right, kind) in checks.items():
+            if not is_right:
+                raise ConfigError(f"{self.kind}({option}=...) must be {kind}, not {getattr(self, option)!r:.100}")
+
     def to_json(self) -> JSONObject:
         """Return the fault as JSON; of an error only its type is kept."""
         error = self.error if isinstance(self.error, type) else type(self.error)
@@ -67,70 +92,45 @@ class InjectedFault:
         unknown = sorted(set(value) - set(cls.__dataclass_fields__))
         if unknown:
             raise ConfigError(f"a fault has no {unknown[0]!r:.100}: it has {', '.join(cls.__dataclass_fields__)}")
-        error = getattr(errors, str(value.get("error", "Transient")), None)
-        at = value.get("at")
-        return cls(**{**value, "at": _calls_at(value["kind"], at), "error": _model_error(error)})
+        name = value.get("error", "Transient")
+        error = getattr(errors, name, name) if isinstance(name, str) else name
+        return cls(**{**value, "at": _calls_at(value.get("at")), "error": error})
 
 
 def fail_model(error: type[ModelError] | ModelError = Transient, at: FaultPlace = None) -> InjectedFault:
     """Have calls of the model raise an error, before the provider is asked."""
-    return InjectedFault("fail_model", at=_calls_at("fail_model", at), error=_model_error(error))
+    return InjectedFault("fail_model", at=_calls_at(at), error=error)
 
 
 def fail_tool(name: str, at: FaultPlace = None, *, text: str = "The service is unavailable.") -> InjectedFault:
     """Have calls of a tool fail with this text; the tool does not run."""
-    return InjectedFault("fail_tool", _name_of_tool("fail_tool", name), _calls_at("fail_tool", at), text=text)
+    return InjectedFault("fail_tool", name, _calls_at(at), text=text)
 
 
 def slow_tool(name: str, seconds: float, at: FaultPlace = None) -> InjectedFault:
     """Have calls of a tool wait before they run."""
-    if not _is_amount(seconds) or not 0 < seconds <= 86_400:
-        raise ConfigError(f"slow_tool(seconds=...) must be a number above 0 and at most a day, not {seconds!r:.100}")
-    return InjectedFault("slow_tool", _name_of_tool("slow_tool", name), _calls_at("slow_tool", at), seconds=seconds)
+    return InjectedFault("slow_tool", name, _calls_at(at), seconds=seconds)
 
 
 def cut_result(name: str, length: int, at: FaultPlace = None) -> InjectedFault:
     """Have results of a tool end after some characters."""
-    if not _is_amount(length) or length < 0:
-        raise ConfigError(f"cut_result(length=...) must be a number of characters, not {length!r:.100}")
-    return InjectedFault(
-        "cut_result", _name_of_tool("cut_result", name), _calls_at("cut_result", at), length=int(length)
-    )
+    return InjectedFault("cut_result", name, _calls_at(at), length=length)
 
 
 def garble_result(name: str, at: FaultPlace = None, *, seed: int = 0) -> InjectedFault:
     """Have a third of the characters in results of a tool replaced by garbage, the same with each `seed`."""
-    return InjectedFault(
-        "garble_result", _name_of_tool("garble_result", name), _calls_at("garble_result", at), seed=seed
-    )
+    return InjectedFault("garble_result", name, _calls_at(at), seed=seed)
 
 
-def _is_amount(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _calls_at(at: Any) -> tuple[int, ...] | None:
+    # A single number is the usual case; anything else is refused by the fault, which names itself.
+    if isinstance(at, int):
+        return (at,)
+    return tuple(at) if isinstance(at, (list, range)) else at
 
 
-def _name_of_tool(function: str, name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"{function}(...) takes the name of a tool, not {name!r:.100}")
-    return name
-
-
-def _calls_at(function: str, at: object) -> tuple[int, ...] | None:
-    # A single number is the usual case.
-    places = (at,) if isinstance(at, int) else at
-    if places is None:
-        return None
-    if not isinstance(places, (list, tuple, range)) or not all(type(place) is int and place > 0 for place in places):
-        raise ConfigError(f"{function}(at=...) must be the numbers of calls, counted from 1, not {at!r:.100}")
-    return tuple(places)
-
-
-def _model_error(error: Any) -> type[ModelError] | ModelError:
-    is_known = issubclass(error, ModelError) if isinstance(error, type) else isinstance(error, ModelError)
-    if not is_known:
-        raise ConfigError(f"fail_model(error=...) must be a ModelError, such as RateLimited, not {error!r:.100}")
-    known: type[ModelError] | ModelError = error
-    return known
+def _is_number(value: Any, kinds: Any, least: float, largest: float) -> bool:
+    return not isinstance(value, bool) and isinstance(value, kinds) and least <= value <= largest
 
 
 class ChaosLayer(MiddlewareBase):
