@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from agentrt.errors import ConfigError
 from agentrt.evaluation.statistics import bootstrap, mcnemar, pass_hat
@@ -13,8 +13,13 @@ from agentrt.types import JSONObject
 
 __all__ = ["Ablate", "LayerWorth", "chosen_layers", "rates_of", "worth_of"]
 
+_OF_AGENT = ("build", "reply", "run")  # places of errors that are not those of a judge or a user
+
 Ablate = bool | str | type[MiddlewareBase] | Sequence[str | type[MiddlewareBase]]
 """The layers to leave out, one at a time: `True` for each of them, or keys and classes."""
+
+
+ShareOf = Literal["cost", "tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +28,9 @@ class LayerWorth:
 
     `quality` and `pass_hat` are the figures without the layer, the latter over all repeats. `change` is the quality
     with the layer minus the quality without it, and `interval` is the interval of that, over cases. `p` is McNemar's
-    exact p value over the cases that differ. `cost_share` is the share of the cost that the layer causes, or of the
-    tokens if a price is unknown. `seconds` is the time that it adds to a trial. A layer that cannot be left out has an
-    `error` instead.
+    exact p value over the cases that differ. `cost_share` is the share of the spending that the layer causes;
+    `share_of` names its unit: "cost" is money, "tokens" are counted if a price is unknown. `seconds` is the time that
+    it adds to a trial. A layer without figures has an `error` instead.
     """
 
     layer: str
@@ -35,6 +40,7 @@ class LayerWorth:
     pass_hat: float = 0.0
     p: float = 1.0
     cost_share: float = 0.0
+    share_of: ShareOf = "cost"
     seconds: float = 0.0
     error: str | None = None
 
@@ -83,12 +89,16 @@ def worth_of(layer: str, with_layer: Sequence[Trial], without: Sequence[Trial], 
     error = next((trial.error for trial in without if trial.error is not None and trial.error.where == "layer"), None)
     if error is not None:
         return LayerWorth(layer, error=error.text)
+    # Unjudged trials fail, and would look as if they needed the layer.
+    errors = [trial.error for trial in (*with_layer, *without) if trial.error is not None]
+    if any(error.type == "BudgetExceeded" and error.where not in _OF_AGENT for error in errors):
+        return LayerWorth(layer, error="the budget of judges and users was spent before all trials were judged")
     # By cases, since the tries of one case depend on each other.
     before, after = rates_of(with_layer), rates_of(without)
     rates = [math.fsum(passed) / len(passed) for passed in after.values()]
     changes = [sum(before[name]) / len(before[name]) - rate for name, rate in zip(after, rates, strict=True)]
     hats = [pass_hat(sum(passed), len(passed), len(passed)) for passed in after.values()]
-    total, less = _amount(with_layer, without), _amount(without, with_layer)
+    share_of, total, less = _amounts(with_layer, without)
     seconds = math.fsum(trial.seconds for trial in with_layer) - math.fsum(trial.seconds for trial in without)
     return LayerWorth(
         layer,
@@ -98,15 +108,18 @@ def worth_of(layer: str, with_layer: Sequence[Trial], without: Sequence[Trial], 
         math.fsum(hats) / len(hats),
         mcnemar(sum(change > 0 for change in changes), sum(change < 0 for change in changes)),
         (total - less) / total if total else 0.0,
+        share_of,
         seconds / len(with_layer),
     )
 
 
-def _amount(trials: Sequence[Trial], others: Sequence[Trial]) -> float:
-    """Return the cost of the trials, or their tokens if a price of either side is unknown."""
-    costs = [trial.cost for trial in trials if trial.cost is not None]
+def _amounts(with_layer: Sequence[Trial], without: Sequence[Trial]) -> tuple[ShareOf, float, float]:
+    """Return the unit of both sides, and the spending with the layer and without it."""
+    costs = [[trial.cost for trial in side if trial.cost is not None] for side in (with_layer, without)]
     # Both sides in one unit, or the share would compare money with tokens.
-    unknown = any(trial.cost is None for trial in [*trials, *others])
-    if unknown or not any(costs):
-        return sum(trial.usage.input_tokens + trial.usage.output_tokens for trial in trials)
-    return math.fsum(costs)
+    if sum(map(len, costs)) == len(with_layer) + len(without) and any(costs[0]):
+        return "cost", math.fsum(costs[0]), math.fsum(costs[1])
+    total, less = (
+        sum(trial.usage.input_tokens + trial.usage.output_tokens for trial in side) for side in (with_layer, without)
+    )
+    return "tokens", total, less

@@ -3,13 +3,14 @@
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, fields, is_dataclass
 from io import StringIO
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError, UsageError
 from agentrt.evaluation.spending import is_text
 from agentrt.evaluation.user import SimulatedUser
@@ -21,7 +22,7 @@ from agentrt.types import JSONObject
 __all__ = ["Case", "Dataset"]
 
 Turn = str | Msg
-Approve = bool | Callable[[ToolCallBlock], bool] | None
+Approve = bool | Callable[[ToolCallBlock], bool | Awaitable[bool]] | None
 """The answer to questions about tool calls; `None` leaves the reply waiting."""
 Evaluator = Callable[[Any], Any]
 
@@ -35,12 +36,12 @@ _CSV_GROUPS = ("labels", "metadata")
 _CASE_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "labels": (
         lambda labels: (
-            isinstance(labels or {}, Mapping)
-            and all(isinstance(text, str) for label in (labels or {}).items() for text in label)
+            labels is None
+            or (isinstance(labels, Mapping) and all(isinstance(text, str) for pair in labels.items() for text in pair))
         ),
         "a dict of str",
     ),
-    "metadata": (lambda metadata: isinstance(metadata or {}, Mapping), "a dict"),
+    "metadata": (lambda metadata: metadata is None or isinstance(metadata, Mapping), "a dict"),
     "faults": (
         lambda faults: (
             isinstance(faults, (list, tuple))
@@ -122,20 +123,21 @@ class Case:
         if layers or callable(self.approve):
             what = f"the layer {layers[0]!r:.100}" if layers else "a function as approve"
             raise UsageError(f"case {str(self)!r:.100} has {what}, which a file cannot hold: build the case in Python")
-        values: JSONObject = {
-            "inputs": inputs,
-            "expected": plain_value(self.expected),
-            "name": self.name,
-            "labels": None if self.labels is None else dict(self.labels),
-            "faults": [fault.to_json() for fault in self.faults if isinstance(fault, InjectedFault)],
-            "approve": self.approve,
-            "metadata": plain_value(self.metadata),
-        }
+        faults = [fault.to_json() for fault in self.faults if isinstance(fault, InjectedFault)]
         try:
+            values: JSONObject = {
+                "inputs": inputs,
+                "expected": plain_value(self.expected),
+                "name": self.name,
+                "labels": None if self.labels is None else dict(self.labels),
+                "faults": faults or None,
+                "approve": self.approve,
+                "metadata": plain_value(self.metadata),
+            }
             json.dumps(values, allow_nan=False)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise UsageError(f"case {str(self)!r:.100} cannot be JSON: {error}") from error
-        return {name: value for name, value in values.items() if name == "inputs" or value not in (None, [])}
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def from_json(cls, value: Any) -> "Case":
@@ -149,7 +151,9 @@ class Case:
         inputs = value["inputs"]
         if isinstance(inputs, dict):
             inputs = SimulatedUser.from_json(inputs)
-        faults = [InjectedFault.from_json(fault) for fault in value.get("faults") or ()]
+        faults = value.get("faults") or ()
+        if isinstance(faults, list):  # anything else is refused with the other options
+            faults = [InjectedFault.from_json(fault) for fault in faults]
         return cls(**{**value, "inputs": inputs, "faults": faults})
 
 
@@ -171,21 +175,16 @@ class Dataset(Collection[Case]):
         if not is_text(name):
             raise ConfigError(f"Dataset(name) must be a str, not {name!r:.100}")
         self.name = name
-        self.cases = list(cases)
-        self.evaluators = list(evaluators)
         self.cassette = None if cassette is None else Path(cassette)
+        self.evaluators = list(name_evaluators("Dataset(evaluators)", evaluators).values())
+        values: Any = cases
+        listed = list(values) if isinstance(values, Iterable) else [values]
+        wrong = [case for case in listed if not isinstance(case, Case)]
+        if wrong or isinstance(values, Case):
+            raise ConfigError(f"Dataset(cases) must be a list of Case, not {(wrong or [values])[0]!r:.100}")
+        self.cases: list[Case] = listed
         if not self.cases:
             raise ConfigError(f"the data set {name!r:.100} has no cases: give at least one Case(...)")
-        listed: list[object] = [*self.cases]
-        wrong = [case for case in listed if not isinstance(case, Case)]
-        if wrong:
-            raise ConfigError(f"Dataset(cases) must be a list of Case, not of {wrong[0]!r:.100}")
-        listed = [*self.evaluators]
-        wrong = [evaluator for evaluator in listed if isinstance(evaluator, type) or not callable(evaluator)]
-        if wrong:
-            raise ConfigError(
-                f"Dataset(evaluators) must be functions of a trial, such as contains(), not {wrong[0]!r:.100}"
-            )
         # Trials of two reports are compared by the names of their cases.
         [(title, count)] = Counter(map(str, self.cases)).most_common(1)
         if count > 1:
@@ -217,16 +216,19 @@ class Dataset(Collection[Case]):
         if file.suffix == ".csv":
             rows = [_csv_row(case, value) for case, value in zip(self.cases, values, strict=True)]
             columns = [*_CSV_COLUMNS, *sorted({name for row in rows for name in row} - set(_CSV_COLUMNS))]
-            with file.open("w", encoding="utf-8", newline="") as stream:
-                writer = csv.DictWriter(stream, columns)
-                writer.writeheader()
-                writer.writerows(rows)
-            return
-        if file.suffix == ".jsonl":
+            stream = StringIO(newline="")
+            writer = csv.DictWriter(stream, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+            text = stream.getvalue()
+        elif file.suffix == ".jsonl":
             text = "".join(f"{json.dumps(value)}\n" for value in values)
         else:
             text = json.dumps({"name": self.name, "cases": values}, indent=1) + "\n"
-        file.write_text(text, encoding="utf-8")
+        try:
+            file.write_bytes(text.encode())
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the data set {self.name!r:.100} has text that CSV cannot hold: {error}") from error
 
     @classmethod
     def load(
@@ -239,17 +241,14 @@ class Dataset(Collection[Case]):
         """Read cases from a file that `save` wrote, or one like it; raises `ConfigError` with the place of an error."""
         file = _path_of(path)
         try:
-            text = file.read_text(encoding="utf-8-sig")  # spreadsheets write a byte order mark
+            text = file.read_bytes().decode("utf-8-sig")  # spreadsheets write a byte order mark
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the data set {str(file)!r:.200} cannot be read: {error}") from error
-        name, values = file.stem, _rows_in(file, text)
-        if file.suffix == ".json":
-            document = values[0]
-            if isinstance(document, dict):
-                name, document = document.get("name", name), document.get("cases")
-            if not isinstance(document, list):
-                raise ConfigError(f"{str(file)!r:.200} must have a list of cases")
-            values = document
+        name, values = file.stem, _values_in(file, text)
+        if isinstance(values, dict):
+            name, values = values.get("name", name), values.get("cases")
+        if not isinstance(values, list) or not is_text(name):
+            raise ConfigError(f"{str(file)!r:.200} must have a list of cases, and a name that is a str or left out")
         cases = []
         for number, value in enumerate(values, 1):
             try:
@@ -273,9 +272,30 @@ def plain_value(value: Any) -> Any:
         return dump(mode="json")
     if isinstance(value, Mapping):
         return {str(key): plain_value(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (set, frozenset)):  # whose own order may be another one in each process
+        return sorted(map(plain_value, value), key=repr)
+    if isinstance(value, (list, tuple)):
         return [plain_value(part) for part in value]
     return value
+
+
+def name_evaluators(option: str, evaluators: Any) -> dict[str, Evaluator]:
+    """Return the evaluators by their names, numbered if several have one name."""
+    if not isinstance(evaluators, Iterable):
+        raise ConfigError(f"{option} must be a list of functions, such as [contains()], not {repr_of(evaluators, 100)}")
+    named: dict[str, Evaluator] = {}
+    for evaluator in evaluators:
+        if isinstance(evaluator, type) or not callable(evaluator):
+            raise ConfigError(
+                f"{option} must be functions of a trial, such as contains(), not {repr_of(evaluator, 100)}"
+            )
+        name = title = str(getattr(evaluator, "__name__", None) or type(evaluator).__name__)
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{title}#{number}"
+        named[name] = evaluator
+    return named
 
 
 def _path_of(path: str | PathLike[str]) -> Path:
@@ -291,7 +311,8 @@ def _csv_row(case: Case, value: JSONObject) -> dict[str, str]:
     row = {name: value[name] for name in _CSV_COLUMNS if name in value}
     for group in _CSV_GROUPS:
         row.update({f"{group}.{key}": part for key, part in value.get(group, {}).items()})
-    wrong = [name for name, part in row.items() if not isinstance(part, str)]
+    # An empty cell is read as a column that the case does not have.
+    wrong = [name for name, part in row.items() if not isinstance(part, str) or (name != "inputs" and not part)]
     if surplus or wrong:
         raise UsageError(
             f"case {str(case)!r:.100} has {(surplus or wrong)[0]!r:.100}, which CSV cannot hold: save it as .json"
@@ -299,22 +320,32 @@ def _csv_row(case: Case, value: JSONObject) -> dict[str, str]:
     return row
 
 
-def _rows_in(file: Path, text: str) -> list[Any]:
-    if file.suffix == ".csv":
-        reader = csv.DictReader(StringIO(text, newline=""), strict=True)
-        try:
-            return [_case_of_csv(row) for row in reader]
-        except csv.Error as error:
-            raise ConfigError(f"{str(file)!r:.200}, line {reader.line_num}: {error}") from error
-    parts = text.split("\n") if file.suffix == ".jsonl" else [text]
-    values = []
-    for number, part in enumerate(parts, 1):
-        if part.strip():
-            try:
+def _values_in(file: Path, text: str) -> Any:
+    line = 0
+    try:
+        if file.suffix == ".csv":
+            reader = csv.DictReader(StringIO(text, newline=""), strict=True)
+            line = 1
+            columns = list(reader.fieldnames or ())
+            if columns.count("inputs") != 1 or len(set(columns)) < len(columns):
+                raise csv.Error(f"there must be one column 'inputs', and no two of one name, not {columns!r:.100}")
+            cases = []
+            for row in reader:
+                line = reader.line_num
+                cases.append(_case_of_csv(row))
+            return cases
+        if file.suffix == ".json":
+            return json.loads(text)
+        values = []
+        for part in text.split("\n"):
+            line += 1
+            if part.strip():
                 values.append(json.loads(part))
-            except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{str(file)!r:.200}, line {number}, is not JSON: {error}") from error
-    return values or [{}]
+        return values
+    except (csv.Error, ValueError, RecursionError) as error:
+        place = f", line {line}" if line else ""
+        kind = "" if file.suffix == ".csv" else "not JSON: "
+        raise ConfigError(f"{str(file)!r:.200}{place}: {kind}{error}") from error
 
 
 def _case_of_csv(row: dict[Any, Any]) -> JSONObject:

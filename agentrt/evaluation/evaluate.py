@@ -8,10 +8,10 @@ import anyio
 
 from agentrt.errors import ConfigError
 from agentrt.evaluation.ablation import Ablate, chosen_layers, worth_of
-from agentrt.evaluation.case import Dataset
+from agentrt.evaluation.case import Dataset, name_evaluators
 from agentrt.evaluation.report import Report
 from agentrt.evaluation.spending import open_budget
-from agentrt.evaluation.trial import Build, Trial, TrialRunner, name_evaluators
+from agentrt.evaluation.trial import Build, Trial, TrialRunner, check_steps
 from agentrt.hooks import MiddlewareBase
 from agentrt.middleware import Budget
 from agentrt.state import InMemoryStateStore
@@ -44,28 +44,34 @@ async def evaluate(
     without the given keys and classes of layers. `budget` limits judges and simulated users together. `seed` is for
     the intervals. The replies of a trial, and each of its evaluators, have `timeout` seconds.
     """
-    _check_options(build, dataset, repeats, max_concurrency, timeout)
+    _check_options(build, dataset, repeats, max_concurrency, seed, timeout)
     chosen_layers(ablate, {})  # raises for a wrong value before anything is spent
     layer = open_budget(budget)
+    evaluators = name_evaluators("Dataset(evaluators)", dataset.evaluators)
     # A new case, or a layer left out, sends requests that the file does not have yet.
     tape: AbstractContextManager[Any] = nullcontext()
     if dataset.cassette is not None:
         tape = cassette(dataset.cassette, mode="new")
     trials = [Trial(case, repeat) for case in dataset for repeat in range(repeats)]
-    with tape:
-        async with InMemoryStateStore() as store:
-            runner = TrialRunner(build, name_evaluators(dataset.evaluators), store, layer, timeout)
-            progress = _TrialCount(on_trial, len(trials))
-            await _run_all(runner, trials, max_concurrency, progress)
-            # Agents of different cases may have different layers.
-            known: dict[str, type[MiddlewareBase]] = {}
-            for trial in trials:
-                known.update(trial.layers)
-            keys = chosen_layers(ablate, known)
-            without = {key: [Trial(trial.case, trial.repeat, key) for trial in trials] for key in keys}
-            ablated = [trial for key in keys if key in known for trial in without[key]]
-            progress.total += len(ablated)
-            await _run_all(runner, ablated, max_concurrency, progress)
+    with tape as recorded:
+        try:
+            async with InMemoryStateStore() as store:
+                runner = TrialRunner(build, evaluators, store, layer, timeout)
+                progress = _TrialCount(on_trial, len(trials))
+                await _run_all(runner, trials, max_concurrency, progress)
+                # Agents of different cases may have different layers.
+                known: dict[str, type[MiddlewareBase]] = {}
+                for trial in trials:
+                    known.update(trial.layers)
+                keys = chosen_layers(ablate, known)
+                without = {key: [Trial(trial.case, trial.repeat, key) for trial in trials] for key in keys}
+                ablated = [trial for key in keys if key in known for trial in without[key]]
+                progress.total += len(ablated)
+                await _run_all(runner, ablated, max_concurrency, progress)
+        except BaseException:  # what was paid for is kept
+            if recorded is not None:
+                recorded.close(is_interrupted=True)
+            raise
     # Outside the cassette: from here on, no model is called.
     ablation = [worth_of(key, trials, without[key], seed) for key in keys]
     return Report(dataset.name, trials, ablation, repeats=repeats, seed=seed)
@@ -96,13 +102,12 @@ async def _run_all(runner: TrialRunner, trials: Sequence[Trial], max_concurrency
             group.start_soon(work)
 
 
-def _check_options(build: Any, dataset: Any, repeats: Any, max_concurrency: Any, timeout: Any) -> None:
-    if not callable(build):
-        raise ConfigError(f"evaluate(build) must be an Agent, or a function of a case, not {build!r:.100}")
+def _check_options(build: Any, dataset: Any, repeats: Any, max_concurrency: Any, seed: Any, timeout: Any) -> None:
+    check_steps("evaluate", build, timeout)
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"evaluate(dataset) must be a Dataset, such as Dataset('name', cases), not {dataset!r:.100}")
     for name, value, largest in (("repeats", repeats, _MAX_REPEATS), ("max_concurrency", max_concurrency, 1_000)):
         if type(value) is not int or not 1 <= value <= largest:
             raise ConfigError(f"evaluate({name}=...) must be an int from 1 to {largest:,}, not {value!r:.50}")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 1e6:
-        raise ConfigError(f"evaluate(timeout=...) must be a number of seconds above 0, not {timeout!r:.50}")
+    if type(seed) is not int:  # None would give other intervals each time
+        raise ConfigError(f"evaluate(seed=...) must be an int, not {seed!r:.50}")

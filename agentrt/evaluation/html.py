@@ -39,7 +39,8 @@ def page_of(report: Report) -> str:
         f"<p>{len(report.passes)} cases, {report.repeats} tries each, seed {report.seed}.</p>",
         _quality(report),
         _layers(report),
-        f"<h2>Tries</h2><p>Of at most {_MAX_TRIALS} cases, failed ones first.</p>{plot_of_tries(report)}",
+        f"<h2>Tries</h2><p>At most {_PLOT // 4} tries of {_MAX_TRIALS} cases, failed ones first.</p>",
+        plot_of_tries(report),
         _spending_table(report),
         _trials(report),
     ]
@@ -58,7 +59,8 @@ def _quality(report: Report) -> str:
     rows: list[_Whisker] = [("all", report.quality, report.interval, f"{report.quality:.3f}")]
     rows += [(group.name, group.quality, group.interval, f"{group.quality:.3f}") for group in groups]
     plot = _whiskers(rows, 0.0, 1.0, "Share of passes with its interval at 95 %")
-    ks = range(1, report.repeats + 1)
+    # Each is a sum over all cases.
+    ks = sorted({*range(1, min(report.repeats, 10) + 1), report.repeats})
     table = _table(
         ("k", "pass@k", "pass^k"), [(k, f"{report.pass_at(k):.3f}", f"{report.pass_hat(k):.3f}") for k in ks]
     )
@@ -68,7 +70,7 @@ def _quality(report: Report) -> str:
 def _layers(report: Report) -> str:
     if not report.ablation:
         return ""
-    columns = ("without", "pass@1", "worth", "95 %", f"pass^{report.repeats}", "p", "share of cost", "seconds")
+    columns = ("without", "pass@1", "worth", "95 %", f"pass^{report.repeats}", "p", "share of spending", "seconds")
     rows: list[Sequence[object]] = [
         ("(nothing)", f"{report.quality:.3f}", "", "", f"{report.pass_hat(report.repeats):.3f}", "", "", "")
     ]
@@ -78,7 +80,7 @@ def _layers(report: Report) -> str:
             continue
         interval = f"[{worth.interval[0]:.3f}, {worth.interval[1]:.3f}]"
         figures = (f"{worth.quality:.3f}", f"{worth.change:+.3f}", interval, f"{worth.pass_hat:.3f}", f"{worth.p:.3f}")
-        rows.append((worth.layer, *figures, f"{worth.cost_share:.0%}", f"{worth.seconds:+.3f}"))
+        rows.append((worth.layer, *figures, f"{worth.cost_share:.0%} of {worth.share_of}", f"{worth.seconds:+.3f}"))
     return f"<h2>Layers</h2>{plot_of_layers(report)}{_table(columns, rows)}"
 
 
@@ -95,7 +97,8 @@ def plot_of_layers(report: Report) -> str:
 def plot_of_tries(report: Report) -> str:
     """Return a square for each try as SVG, a row for each case."""
     # Many tries become small squares.
-    size = max(4, min(18, _PLOT // report.repeats))
+    columns = min(report.repeats, _PLOT // 4)
+    size = min(18, _PLOT // columns)
     rows = []
     # Those that failed first, since a page cannot hold every case of a huge data set.
     ordered = sorted(report.passes.items(), key=lambda passed: all(passed[1]))[:_MAX_TRIALS]
@@ -105,10 +108,10 @@ def plot_of_tries(report: Report) -> str:
         rows += [
             f'<rect x="{_LABELS + column * size}" y="{y}" width="{size - 1}" height="{size - 1}" '
             f'fill="{"#2e8b57" if passed else "#c0392b"}"/>'
-            for column, passed in enumerate(tries)
+            for column, passed in enumerate(tries[:columns])
         ]
     height = len(ordered) * (size + 4)
-    return _svg(_LABELS + size * report.repeats + 10, height, "Tries of each case: passed or failed", rows)
+    return _svg(_LABELS + size * columns + 10, height, "Tries of each case: passed or failed", rows)
 
 
 def _whiskers(rows: Sequence[_Whisker], low: float, high: float, title: str) -> str:

@@ -53,13 +53,15 @@ class Judge:
     ) -> None:
         if not is_text(question):
             raise ConfigError(f"Judge(question) must be a str, not {question!r:.100}")
-        levels = dict(scale or {})
-        if not all(_is_score(score) and isinstance(meaning, str) for score, meaning in levels.items()):
+        levels: Any = {} if scale is None else scale
+        if not isinstance(levels, Mapping) or not all(
+            _is_score(score) and isinstance(meaning, str) for score, meaning in levels.items()
+        ):
             raise ConfigError(f"Judge(scale=...) must be a dict of scores from 0 to 1 and texts, not {scale!r:.200}")
         if not _is_score(passes_at):
             raise ConfigError(f"Judge(passes_at=...) must be a number from 0 to 1, not {passes_at!r:.100}")
         self._asker = Asker("Judge(model)", model)
-        self.question, self.scale, self.passes_at = question, levels, passes_at
+        self.question, self.scale, self.passes_at = question, dict(levels), passes_at
         self.__name__ = name or f"Judge({question!r:.60})"
 
     def __repr__(self) -> str:

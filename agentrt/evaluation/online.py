@@ -14,9 +14,9 @@ from opentelemetry._logs import get_logger
 
 from agentrt.agent import AgentBase
 from agentrt.errors import MiddlewareConfigError
-from agentrt.evaluation.case import Case, Evaluator, text_of_turn
+from agentrt.evaluation.case import Case, Evaluator, name_evaluators, text_of_turn
 from agentrt.evaluation.spending import open_budget
-from agentrt.evaluation.trial import Trial, judge_trial, name_evaluators
+from agentrt.evaluation.trial import Trial, judge_trial
 from agentrt.event import ReplyClosedEvent
 from agentrt.hooks import MiddlewareBase
 from agentrt.middleware import Budget
@@ -61,11 +61,9 @@ class OnlineEvaluation(MiddlewareBase):
         drain: float = 5.0,
         seed: int | None = None,
     ) -> None:
-        self._evaluators = name_evaluators(list(evaluators))
-        if not self._evaluators or not all(map(callable, self._evaluators.values())):
-            raise MiddlewareConfigError(
-                f"OnlineEvaluation(evaluators) must be functions, such as no_error(), not {evaluators!r:.100}"
-            )
+        self._evaluators = name_evaluators("OnlineEvaluation(evaluators)", evaluators)
+        if not self._evaluators:
+            raise MiddlewareConfigError("OnlineEvaluation(evaluators) is empty: give functions, such as no_error()")
         options = {"share": (share, 1.0), "timeout": (timeout, 1e6), "drain": (drain, 1e6)}
         counts = {"max_pending": (max_pending, 1e6), "max_concurrency": (max_concurrency, 1e3)}
         for name, (value, largest) in {**options, **counts}.items():

@@ -2,24 +2,49 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
 
+import pydantic
+
 from agentrt._runtime.text import escape_controls, one_line
 from agentrt.errors import ConfigError, UsageError
 from agentrt.evaluation.ablation import LayerWorth, rates_of
 from agentrt.evaluation.case import Case
 from agentrt.evaluation.statistics import bootstrap, mcnemar, pass_at, pass_hat, wilson
-from agentrt.evaluation.trial import Trial
+from agentrt.evaluation.trial import Trial, TrialInFile
 from agentrt.model import ChatUsage
 
 __all__ = ["Comparison", "GroupScore", "Report"]
 
 _REPORT_FORMAT = 1
 _MAX_FAILED_TRIALS = 20  # in the printed report
+
+
+class _StrictModel(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _FileFormat(_StrictModel):
+    format: int = pydantic.Field(ge=1)
+
+
+class _CaseInFile(_StrictModel):
+    name: str = pydantic.Field(min_length=1, max_length=200)
+    labels: dict[str, str]
+
+
+class _ReportInFile(_FileFormat):
+    name: str
+    repeats: int = pydantic.Field(ge=1)
+    seed: int
+    cases: list[_CaseInFile]
+    trials: list[TrialInFile]
+    ablation: list[LayerWorth]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +73,9 @@ class Comparison:
 
     def __str__(self) -> str:
         lines = [f"better: {len(self.better)}, worse: {len(self.worse)}, same: {len(self.same)}, p = {self.p:.3f}"]
-        lines += [f"  worse: {name}" for name in self.worse]
+        lines += [f"  worse: {one_line(name)}" for name in self.worse]
+        # A renamed case is compared with nothing, and nobody would see it.
+        lines += [f"  not compared: {one_line(name)}" for name in self.missing]
         return escape_controls("\n".join(lines))
 
 
@@ -187,6 +214,8 @@ class Report:
             raise ConfigError(f"compare(other) must be a Report, as in Report.load('last.json'), not {other!r:.100}")
         before, after = other.passes, self.passes
         common = [name for name in after if name in before]
+        if not common:
+            raise UsageError(f"the reports {self.name!r:.100} and {other.name!r:.100} have no case of one name")
         # By share and not by count, since the repeats may differ.
         change = {name: sum(after[name]) * len(before[name]) - sum(before[name]) * len(after[name]) for name in common}
         better = [name for name in common if change[name] > 0]
@@ -232,20 +261,26 @@ class Report:
     def from_json(cls, text: str, *, name: str = "the text") -> "Report":
         """Return the report that `to_json` wrote, as `load` does; errors call it by its `name`."""
         try:
-            value = json.loads(text)
-            if value["format"] > _REPORT_FORMAT:
+            if _FileFormat.model_validate_json(text).format > _REPORT_FORMAT:
                 raise ConfigError(f"the report {name!r:.200} was written by a newer version of agentrt: update it")
+            saved = _ReportInFile.model_validate_json(text)
             # Their inputs are not in the report: a data set may be private.
-            cases = {case["name"]: Case("", name=case["name"], labels=case["labels"]) for case in value["cases"]}
-            trials = [Trial.from_json(trial, cases) for trial in value["trials"]]
-            ablation = [LayerWorth(**{**worth, "interval": tuple(worth["interval"])}) for worth in value["ablation"]]
-            report = cls(value["name"], trials, ablation, repeats=value["repeats"], seed=value["seed"])
-            if trials and report.quality >= 0:
-                return report
-            problem = "it has no trials"
-        except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            cases = {case.name: Case("", name=case.name, labels=case.labels) for case in saved.cases}
+            trials = [Trial.from_json(trial, cases[trial.case]) for trial in saved.trials]
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(map(str, first["loc"])) or "the file"
+            problem = f"{place}: {first['msg']}, not {first['input']!r:.60}"
+        except (KeyError, UsageError) as error:
             problem = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{name!r:.200} is not a report of an evaluation: {problem:.200}")
+        else:
+            report = cls(saved.name, trials, saved.ablation, repeats=saved.repeats, seed=saved.seed)
+            tries = Counter((trial.case, trial.repeat) for trial in saved.trials)
+            # Estimates divide by the tries of a case.
+            if set(tries.values()) == {1} and all(len(passed) == saved.repeats for passed in report.passes.values()):
+                return report
+            problem = f"it must have {saved.repeats} trials of each case"
+        raise ConfigError(f"{name!r:.200} is not a report of an evaluation: {problem:.300}")
 
     def to_html(self) -> str:
         """Return the report as one HTML page with plots, which loads nothing."""
@@ -265,13 +300,14 @@ class Report:
     def __str__(self) -> str:
         low, high = self.interval
         lines = [
-            f"{self.name}: {len(self.passes)} cases x {self.repeats}, {self.quality:.3f} passed [{low:.3f}, {high:.3f}]"
+            f"{one_line(self.name)}: {len(self.passes)} cases x {self.repeats}, "
+            f"{self.quality:.3f} passed [{low:.3f}, {high:.3f}]"
         ]
         if self.repeats > 1:
             k = self.repeats
             lines.append(f"  pass@{k} {self.pass_at(k):.3f}, pass^{k} {self.pass_hat(k):.3f}")
         lines += [
-            f"  {group.name}: {group.quality:.3f} [{group.interval[0]:.3f}, {group.interval[1]:.3f}], "
+            f"  {one_line(group.name)}: {group.quality:.3f} [{group.interval[0]:.3f}, {group.interval[1]:.3f}], "
             f"score {group.score:.3f}"
             for group in (*self.by_evaluator, *self.by_label)
         ]
@@ -299,7 +335,7 @@ def _ablation_line(worth: LayerWorth) -> str:
     low, high = worth.interval
     return (
         f"  without {worth.layer}: {worth.quality:.3f}, worth {worth.change:+.3f} [{low:.3f}, {high:.3f}], "
-        f"p {worth.p:.3f}, {worth.cost_share:.0%} of the spending, {worth.seconds:+.3f} s"
+        f"p {worth.p:.3f}, {worth.cost_share:.0%} of the {worth.share_of}, {worth.seconds:+.3f} s"
     )
 
 

@@ -9,10 +9,12 @@ from inspect import isawaitable
 from typing import Any
 
 import anyio
+import pydantic
 
+from agentrt._runtime.text import first_error, repr_of
 from agentrt.agent import Agent
 from agentrt.errors import ConfigError, UsageError
-from agentrt.evaluation.case import Case, Evaluator, Turn, text_of_turn
+from agentrt.evaluation.case import Case, Evaluator, Turn, name_evaluators, text_of_turn
 from agentrt.evaluation.spending import SpendingAccount, open_budget
 from agentrt.evaluation.user import SimulatedUser
 from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
@@ -30,10 +32,11 @@ __all__ = [
     "ToolUse",
     "Trial",
     "TrialError",
+    "TrialInFile",
     "TrialRunner",
     "Verdict",
+    "check_steps",
     "judge_trial",
-    "name_evaluators",
     "run_case",
 ]
 
@@ -44,6 +47,8 @@ _PASSES_AT = 0.5
 _MAX_REASON = 2_000
 _MAX_QUESTIONS_IN_TURN = 100  # about tool calls, within one turn
 _STEP_TIMEOUT = 600.0
+# `sys.exit` in a function of the user's would end an evaluation as if it had passed.
+_FAILURES = (Exception, SystemExit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +68,16 @@ class Verdict:
         if isinstance(value, bool):
             return cls(float(value), value)
         score = value.score if isinstance(value, Verdict) else value
-        if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
+        is_score = not isinstance(score, bool) and isinstance(score, (int, float)) and 0 <= score <= 1
+        # By its value, since NumPy has a bool of its own.
+        if not is_score or (isinstance(value, Verdict) and value.passed not in (True, False)):
             raise UsageError(
-                f"an evaluator must return a bool, a number from 0 to 1, a Verdict, or a dict, not {value!r:.200}"
+                f"an evaluator must return a bool, a number from 0 to 1, a Verdict, or a dict of these that is not "
+                f"empty, not {repr_of(value)}"
             )
         if isinstance(value, Verdict):
-            return replace(value, score=float(score), passed=bool(value.passed), reason=str(value.reason)[:_MAX_REASON])
+            reason = str(value.reason or "")[:_MAX_REASON]
+            return replace(value, score=float(score), passed=bool(value.passed), reason=reason)
         return cls(float(score), score >= _PASSES_AT)
 
 
@@ -82,9 +91,11 @@ class TrialError:
 
     @classmethod
     def of(cls, where: str, error: BaseException) -> "TrialError":
-        while isinstance(error, BaseExceptionGroup):  # of a task group; its first error is the most useful one
-            error = error.exceptions[0]
-        text = str(error) or ("it took too long" if isinstance(error, TimeoutError) else "")
+        error = first_error(error)
+        try:
+            text = str(error) or ("it took too long" if isinstance(error, TimeoutError) else "")
+        except Exception:  # noqa: BLE001  # the error's own __str__; the error itself matters more
+            text = repr_of(error)
         return cls(where, type(error).__name__, text[:_MAX_REASON])
 
     def __str__(self) -> str:
@@ -98,6 +109,25 @@ class ToolUse:
     tool: str
     arguments: Any
     state: ToolResultState | None
+
+
+class TrialInFile(pydantic.BaseModel):
+    """A trial in the file of a report."""
+
+    case: str
+    repeat: int
+    answer: str
+    error: TrialError | None
+    verdicts: dict[str, Verdict]
+    tokens: tuple[int, int, int, int]
+    cost: float | None
+    judge_token_counts: tuple[int, int, int, int]
+    judge_cost: float | None
+    user_token_counts: tuple[int, int, int, int]
+    user_cost: float | None
+    seconds: float = 0.0
+    runs: list[tuple[str, str]] = pydantic.Field(default_factory=list)
+    model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -191,17 +221,15 @@ class Trial:
         return value
 
     @classmethod
-    def from_json(cls, value: Any, cases: Mapping[str, Case]) -> "Trial":
+    def from_json(cls, saved: TrialInFile, case: Case) -> "Trial":
         """Return the trial that `to_json` wrote, without its messages, runs and world."""
-        error = value["error"]
-        trial = cls(cases[value["case"]], value["repeat"], value.get("without"))
-        trial.answer, trial.cost = value["answer"], value["cost"]
-        trial.usage, trial.seconds = ChatUsage(*value["tokens"]), value.get("seconds", 0.0)
-        trial.run_ids = [(str(session_id), str(reply_id)) for session_id, reply_id in value.get("runs", ())]
-        trial.error = None if error is None else TrialError(**error)
-        trial.verdicts = {name: Verdict(**verdict) for name, verdict in value["verdicts"].items()}
-        for name, account in (("judge", trial.judges), ("user", trial.users)):
-            account.usage, account.cost = ChatUsage(*value[f"{name}_token_counts"]), value[f"{name}_cost"]
+        trial = cls(case, saved.repeat)
+        trial.answer, trial.cost, trial.error, trial.seconds = saved.answer, saved.cost, saved.error, saved.seconds
+        trial.usage = ChatUsage(*saved.tokens)
+        trial.verdicts = {name: Verdict.of(verdict) for name, verdict in saved.verdicts.items()}
+        trial.judges.usage, trial.judges.cost = ChatUsage(*saved.judge_token_counts), saved.judge_cost
+        trial.users.usage, trial.users.cost = ChatUsage(*saved.user_token_counts), saved.user_cost
+        trial.run_ids = saved.runs
         return trial
 
 
@@ -233,19 +261,6 @@ def _token_counts(usage: ChatUsage) -> list[int]:
     return [usage.input_tokens, usage.output_tokens, usage.cache_input_tokens, usage.cache_creation_input_tokens]
 
 
-def name_evaluators(evaluators: Sequence[Evaluator]) -> dict[str, Evaluator]:
-    """Return the evaluators by their names, numbered if several have one name."""
-    named: dict[str, Evaluator] = {}
-    for evaluator in evaluators:
-        name = title = str(getattr(evaluator, "__name__", None) or type(evaluator).__name__)
-        number = 1
-        while name in named:
-            number += 1
-            name = f"{title}#{number}"
-        named[name] = evaluator
-    return named
-
-
 async def judge_trial(trial: Trial, evaluators: Mapping[str, Evaluator], timeout: float) -> None:  # noqa: ASYNC109
     """Put the verdicts of the evaluators into the trial; an evaluator that raises is its error."""
     for name, evaluator in evaluators.items():
@@ -255,11 +270,21 @@ async def judge_trial(trial: Trial, evaluators: Mapping[str, Evaluator], timeout
                 if isawaitable(result):
                     result = await result
             parts = (
-                {f"{name}.{key}": part for key, part in result.items()} if isinstance(result, dict) else {name: result}
+                {f"{name}.{key}": part for key, part in result.items()}
+                if isinstance(result, dict) and result
+                else {name: result}
             )
             trial.verdicts.update({key: Verdict.of(part) for key, part in parts.items()})
-        except Exception as error:  # noqa: BLE001  # an error of a user's function fails this trial alone
+        except _FAILURES as error:  # an error of a user's function fails this trial alone
             trial.error = trial.error or TrialError.of(name, error)
+
+
+def check_steps(function: str, build: Any, timeout: Any) -> None:
+    """Refuse what cannot build an agent, and a time that is none."""
+    if not callable(build):
+        raise ConfigError(f"{function}(build) must be an Agent, or a function of a case, not {build!r:.100}")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 1e6:
+        raise ConfigError(f"{function}(timeout=...) must be a number of seconds above 0, not {timeout!r:.50}")
 
 
 @dataclass(slots=True)
@@ -288,7 +313,7 @@ class TrialRunner:
                 if trial.without in trial.layers:
                     agent = agent.without(trial.without)
                 agent = self._prepare(agent, trial.case)
-        except Exception as error:  # noqa: BLE001  # a function of the user's; its error fails this trial alone
+        except _FAILURES as error:  # a function of the user's; its error fails this trial alone
             trial.error = TrialError.of(where, error)
             return trial
         await self._converse(agent, trial)
@@ -306,7 +331,7 @@ class TrialRunner:
             if isinstance(agent, tuple) and len(agent) == 2:
                 agent, trial.world = agent
         if not isinstance(agent, Agent):
-            raise UsageError(f"build(case) must return an Agent, or an Agent and its world, not {agent!r:.200}")
+            raise UsageError(f"build(case) must return an Agent, or an Agent and its world, not {repr_of(agent)}")
         # Otherwise a trial would see the messages of another one.
         if agent.state.session_id in self.sessions:
             raise UsageError(
@@ -350,11 +375,15 @@ class TrialRunner:
                         try:
                             trial.message = await self._reply(agent, turn, trial.case)
                         finally:
-                            reply_ids[agent.reply_id or ""] = None
-                            trial.messages += _whole_reply(agent)
+                            # A reply that was refused leaves the id of the one before.
+                            if (agent.reply_id or "") not in reply_ids:
+                                reply_ids[agent.reply_id or ""] = None
+                                trial.messages += _whole_reply(agent)
                         trial.answer = trial.message.get_text_content() or ""
                         trial.conversation.append(("assistant", trial.answer))
-        except Exception as error:  # noqa: BLE001  # a failed reply is a failed trial, and the others continue
+                        if agent.waiting() is not None:
+                            break
+        except _FAILURES as error:  # a failed reply is a failed trial, and the others continue
             trial.error = TrialError.of(where, error)
         [runs, *_] = run_stores(agent)
         for reply_id in reply_ids:
@@ -383,11 +412,15 @@ class TrialRunner:
             question = agent.waiting()
             if case.approve is None or not isinstance(question, RequireUserConfirmEvent):
                 return message
-            decide = case.approve if callable(case.approve) else None
-            results = [
-                ConfirmResult(bool(case.approve if decide is None else decide(call)), replace(call))
-                for call in question.tool_calls
-            ]
+            results = []
+            for call in question.tool_calls:
+                allowed: Any = case.approve(call) if callable(case.approve) else case.approve
+                # A coroutine, or the text "no", is true and must not allow anything.
+                if isawaitable(allowed):
+                    allowed = await allowed
+                if not isinstance(allowed, bool):
+                    raise UsageError(f"Case(approve=...) must return a bool for each call, not {repr_of(allowed)}")
+                results.append(ConfirmResult(allowed, replace(call)))
             message = await agent.reply(UserConfirmResultEvent(question.reply_id, results))
         raise UsageError(
             f"the agent asked {_MAX_QUESTIONS_IN_TURN} times within one turn: give the case approve=None, or False"
@@ -408,6 +441,8 @@ async def run_case(
     """
     if not isinstance(case, Case):
         raise ConfigError(f"run_case(case) must be a Case, not {case!r:.100}")
+    check_steps("run_case", build, timeout)
+    named = name_evaluators("run_case(evaluators)", evaluators)
     async with InMemoryStateStore() as store:
-        runner = TrialRunner(build, name_evaluators(evaluators), store, open_budget(budget), timeout)
+        runner = TrialRunner(build, named, store, open_budget(budget), timeout)
         return await runner.run(Trial(case))

@@ -55,7 +55,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterato
         return code, output.out + output.err
 
     yield run_command
-    for name in {"cases_in_cases", "cases_in_broken"} - modules:
+    for name in {"cases_in_cases", "cases_in_broken", "cases_in_leaving"} - modules:
         sys.modules.pop(name, None)
 
 
@@ -90,6 +90,12 @@ def test_a_baseline_alone_allows_what_is_not_worse(run: Any) -> None:
     assert run("cases.py", "--baseline", "last.json", "--fail-under", "0.5")[0] == 1
 
 
+def test_a_baseline_of_other_cases_is_refused(run: Any) -> None:
+    assert run("cases.py", "--json", "last.json")[0] == 0
+    code, output = run("cases.py:one", "--baseline", "last.json")
+    assert (code, "'last.json' has no case of 'cases.py:one'" in output) == (2, True)
+
+
 def test_errors_in_trials_are_exit_code_3(run: Any) -> None:
     Path("cases.py").write_text(CASES.replace('return "It is', 'raise ValueError("no key") or "It is'), "utf-8")
     code, output = run("cases.py", "--fail-under", "0")
@@ -110,6 +116,8 @@ def test_a_list_of_cases_takes_the_evaluators_of_its_file(run: Any) -> None:
         (["cases.py:missing"], "has no 'missing'"),
         (["cases.py:wrong"], "must be a Dataset"),
         (["broken.py"], "cannot be loaded: ZeroDivisionError"),
+        (["leaving.py"], "cannot be loaded: SystemExit"),
+        (["cases.py", "--html", "/dev/full"], "cannot be written"),
         (["cases.py", "--baseline", "cases.py"], "is not a report"),
         (["cases.py", "--fail-under", "7"], "from 0 to 1"),
         (["cases.py", "--repeats", "0"], "repeats"),
@@ -118,6 +126,7 @@ def test_a_list_of_cases_takes_the_evaluators_of_its_file(run: Any) -> None:
 )
 def test_wrong_use_is_exit_code_2(arguments: list[str], words: str, run: Any) -> None:
     Path("broken.py").write_text("1 / 0", encoding="utf-8")
+    Path("leaving.py").write_text("import sys\nsys.exit(0)", encoding="utf-8")
     code, output = run(*arguments)
     assert code == 2
     assert words in output

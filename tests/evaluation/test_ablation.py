@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from agentrt import Agent, MiddlewareBase
-from agentrt.evaluation import Case, Dataset, LayerWorth, Report, contains, evaluate
+from agentrt.evaluation import Case, Dataset, Judge, LayerWorth, Report, Trial, contains, evaluate
+from agentrt.evaluation.ablation import worth_of
 from agentrt.message import Msg
-from agentrt.middleware import RetryMiddleware
-from agentrt.model import ScriptedChatModel
+from agentrt.middleware import Budget, RetryMiddleware
+from agentrt.model import ChatUsage, ScriptedChatModel
 from agentrt.runs import RunRecorder
 from agentrt.state import InMemoryStateStore
 from agentrt.testing import fail_model
-from tests.evaluation.conftest import answering, text_in
+from tests.evaluation.conftest import answering, judge_model, text_in
 
 
 class Facts(MiddlewareBase):
@@ -135,3 +136,30 @@ async def test_a_layer_that_only_some_agents_have_is_compared() -> None:
     dataset = Dataset("d", [Case("One", "Oslo"), Case("Two")])
     [worth] = (await evaluate(build, dataset, ablate=True)).ablation
     assert (worth.layer, worth.change, worth.error) == ("Facts", 0.0, None)
+
+
+async def test_a_spent_budget_says_nothing_of_layers() -> None:
+    dataset = Dataset("d", [Case("One"), Case("Two")], [Judge(judge_model(), "Good?")])
+    build = answering("Yes.", layers=[Facts()])
+    report = await evaluate(build, dataset, ablate=True, budget=Budget(model_calls=2))
+    assert report.quality == 1.0
+    assert "budget of judges and users was spent" in str(report.ablation[0].error)
+
+
+@pytest.mark.parametrize(
+    ("with_it", "without", "share"),
+    [
+        ((0.5, 0.5), (0.0, 0.0), ("cost", 1.0)),
+        ((None, 0.5), (0.5, 0.5), ("tokens", 0.5)),
+        ((0.0, 0.0), (0.5, 0.5), ("tokens", 0.5)),
+    ],
+)
+def test_a_share_is_of_money_or_of_tokens_and_says_which(with_it: Any, without: Any, share: tuple[str, float]) -> None:
+    def trials(costs: Any, tokens: int) -> list[Trial]:
+        return [
+            Trial(Case("One"), number, cost=cost, usage=ChatUsage(tokens, 0), layers={"Facts": Facts})
+            for number, cost in enumerate(costs)
+        ]
+
+    worth = worth_of("Facts", trials(with_it, 10), trials(without, 5), 0)
+    assert (worth.share_of, worth.cost_share) == share

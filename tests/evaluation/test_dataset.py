@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentrt.errors import ConfigError, UsageError
-from agentrt.evaluation import Case, Dataset, SimulatedUser, contains
+from agentrt.evaluation import Case, Dataset, Judge, SimulatedUser, contains
 from agentrt.message import UserMsg
 from agentrt.middleware import LoggingMiddleware
 from agentrt.model import ScriptedChatModel
@@ -40,6 +40,12 @@ def test_a_case_is_named_by_its_first_words() -> None:
         (lambda: Dataset("d", []), "no cases"),
         (lambda: Dataset("d", ["x"]), "list of Case"),
         (lambda: Dataset("d", [Case("x"), Case("x", 1)]), "'x': name each"),
+        (lambda: Case("x", labels=0), "labels"),
+        (lambda: Case("x", metadata=[]), "metadata"),
+        (lambda: Dataset("d", Case("x")), "list of Case"),
+        (lambda: Dataset("d", 7), "list of Case"),
+        (lambda: Dataset("d", [Case("x")], lambda trial: True), "list of functions"),
+        (lambda: Judge(ScriptedChatModel([]), "Good?", ["bad"]), "scale"),
         (lambda: Dataset("d", [Case("x")], ["contains"]), r"contains\(\)"),
         (lambda: Dataset("d", [Case("x")], [dict]), r"contains\(\)"),
         (lambda: SimulatedUser("", "goal"), "openai"),
@@ -103,8 +109,38 @@ def test_what_a_file_cannot_hold_is_named(case: Case, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_csv_keeps_the_ends_of_lines(tmp_path: Path) -> None:
+    cases = [Case("One\r\ntwo\rthree\nfour", "=1+1", name='a,"b', labels={"a.b": "é"})]
+    Dataset("d", cases).save(tmp_path / "a.csv")
+    assert Dataset.load(tmp_path / "a.csv").cases == cases
+
+
+def test_a_case_that_cannot_be_saved_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    Dataset("d", [Case("x")]).save(tmp_path / "a.csv")
+    before = (tmp_path / "a.csv").read_bytes()
+    with pytest.raises(UsageError, match="surrogates"):
+        Dataset("d", [Case("\ud800")]).save(tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_bytes() == before
+
+
+def test_values_are_saved_as_they_are_or_not_at_all() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises(UsageError, match="JSON"):
+        Case("x", circle).to_json()
+    assert Case.from_json(Case("x", []).to_json()).expected == []
+    # The order of a set depends on the process.
+    assert Case("x", {"d", "b", "c", "a"}).to_json()["expected"] == ["a", "b", "c", "d"]
+
+
 def test_csv_refuses_what_is_more_than_text(tmp_path: Path) -> None:
-    for case in (Case(["One", "Two"]), Case("x", approve=True), Case("x", 7)):
+    for case in (
+        Case(["One", "Two"]),
+        Case("x", approve=True),
+        Case("x", 7),
+        Case("x", ""),
+        Case("x", labels={"a": ""}),
+    ):
         with pytest.raises(UsageError, match=r"\.json"):
             Dataset("d", [case]).save(tmp_path / "a.csv")
 
@@ -119,7 +155,14 @@ def test_csv_refuses_what_is_more_than_text(tmp_path: Path) -> None:
         ("a.json", '[{"inputs": "x"}, {"inputs": "y", "faults": [{"kind": "burn"}]}]', "case 2 of"),
         ("a.json", '[{"inputs": {"goal": "x"}}]', "simulated user"),
         ("a.jsonl", '{"inputs": "x"}\n{', "line 2"),
+        ("a.json", '{"name": 7, "cases": [{"inputs": "x"}]}', "a.json.*name"),
+        ("a.json", '[{"inputs": "x", "faults": 7}]', "case 1 of .*faults"),
+        ("a.json", '[{"inputs": "x", "faults": [{"kind": "slow_tool", "tool": "a", "seconds": "b"}]}]', "seconds"),
+        ("a.json", '[\n{"inputs": }]', "a.json': not JSON.*line 2"),
+        ("a.jsonl", "", "no cases"),
         ("a.jsonl", '"x"', "case 1"),
+        ("a.csv", "inputs,inputs\nx,y\n", "no two of one name"),
+        ("a.csv", "inputs;expected\nx;y\n", "one column 'inputs'.*inputs;expected"),
         ("a.csv", "inputs,name\nx\n", "fewer cells"),
         ("a.csv", "inputs\nx,y\n", "more cells"),
         ("a.csv", "question\nx\n", "inputs"),

@@ -1,6 +1,7 @@
 """Evaluations: trials, the figures of the report, spending, cassettes, and all that can go wrong in them."""
 
 import json
+import sys
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from agentrt.evaluation import (
     no_error,
     run_case,
 )
-from agentrt.message import UserMsg
+from agentrt.message import Msg, ToolCallBlock, UserMsg
 from agentrt.middleware import Budget
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.runs import RunRecorder
@@ -117,11 +118,55 @@ async def test_approve_may_be_a_function_of_the_call() -> None:
     assert sorted(str(use.state) for use in trial.tool_uses) == ["denied", "success"]
 
 
+@pytest.mark.parametrize("answer", ["no", None])
+async def test_an_answer_that_is_not_a_bool_allows_no_call(answer: Any) -> None:
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
+    trial = await run_case(build, Case("Pay", approve=lambda block: answer))
+    assert "must return a bool" in str(trial.error)
+    assert [use.state for use in trial.tool_uses] == [None]
+
+
+async def test_approve_may_be_a_coroutine_function() -> None:
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async def refuse(block: ToolCallBlock) -> bool:
+        return False
+
+    build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
+    trial = await run_case(build, Case("Pay", approve=refuse))
+    assert [str(use.state) for use in trial.tool_uses] == ["denied"]
+
+
+async def test_a_question_ends_a_trial_with_turns_left() -> None:
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
+    trial = await run_case(build, Case(["Pay", "And now?"]))
+    assert (trial.error, len(trial.messages), len(trial.runs)) == (None, 1, 1)
+
+
 # Evaluators and builds that fail.
 
 
 def raises(trial: Trial) -> bool:
     raise ValueError("no such table")
+
+
+class NoText(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def raises_what_has_no_text(trial: Trial) -> bool:
+    raise NoText
 
 
 async def hangs(trial: Trial) -> bool:
@@ -141,6 +186,10 @@ async def hangs(trial: Trial) -> bool:
         (lambda trial: "yes", "number from 0 to 1"),
         (lambda trial: Verdict(7, True), "number from 0 to 1"),
         (lambda trial: {"a": True, "b": None}, "number from 0 to 1"),
+        (lambda trial: {}, "not empty"),
+        (lambda trial: Verdict(1.0, "no"), "number from 0 to 1"),  # type: ignore[arg-type]
+        (lambda trial: sys.exit(0), "SystemExit"),
+        (raises_what_has_no_text, "NoText"),
         (lambda: True, "TypeError"),
     ],
 )
@@ -184,6 +233,7 @@ async def build_that_hangs(case: Case) -> Agent:
         (build_that_hangs, "build: TimeoutError"),
         (lambda case: "agent", r"build: UsageError: build\(case\) must return an Agent"),
         (lambda case: (1, 2, 3), "build: UsageError"),
+        (lambda case: sys.exit(0), "build: SystemExit: 0"),
     ],
 )
 async def test_a_build_that_fails_is_an_error_of_its_trial(build: Any, words: str) -> None:
@@ -267,6 +317,7 @@ async def test_a_judge_of_one_case_has_a_budget_too() -> None:
         ({"repeats": True}, "repeats"),
         ({"max_concurrency": 0}, "max_concurrency"),
         ({"timeout": 0}, "timeout"),
+        ({"seed": None}, "seed"),
         ({"ablate": 7}, "ablate"),
         ({"ablate": [dict]}, "ablate"),
         ({"budget": 5}, "Budget"),
@@ -410,6 +461,61 @@ def test_a_file_that_is_not_a_report_is_refused(text: str, tmp_path: Path) -> No
         Report.load(tmp_path / "r.json")
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (["repeats"], 5),
+        (["repeats"], 0),
+        (["name"], 7),
+        (["seed"], None),
+        (["cases", 0, "name"], ""),
+        (["cases", 0, "labels"], 7),
+        (["trials"], []),
+        (["trials", 0, "repeat"], 1),
+        (["trials", 0, "case"], "another"),
+        (["trials", 0, "cost"], "free"),
+        (["trials", 0, "answer"], 7),
+        (["trials", 0, "tokens"], ["a"]),
+        (["trials", 0, "seconds"], None),
+        (["trials", 0, "verdicts", "<lambda>", "score"], float("nan")),
+        (["trials", 0, "verdicts", "<lambda>", "score"], 7),
+        (["trials", 0, "verdicts", "<lambda>", "passed"], "no"),
+        (["ablation"], [{"layer": "Facts", "interval": [0]}]),
+    ],
+)
+async def test_a_report_that_was_edited_is_refused_when_it_is_read(
+    place: list[Any], value: Any, tmp_path: Path
+) -> None:
+    dataset = Dataset("d", [Case("x")], [lambda trial: 1])
+    saved = json.loads((await evaluate(answering("Yes."), dataset, repeats=2)).to_json())
+    part = saved
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    (tmp_path / "r.json").write_text(json.dumps(saved), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"r\.json' is not a report"):
+        Report.load(tmp_path / "r.json")
+
+
+async def test_a_name_takes_one_line_of_the_printed_report() -> None:
+    forged = "a\n  failed: another (1)"
+    report = await evaluate(answering("Yes."), Dataset("d", [Case("x", name=forged, labels={"a": forged})], [raises]))
+    assert sum(line.startswith("  failed:") for line in str(report).splitlines()) == 1
+
+
+def test_a_page_of_many_tries_is_small() -> None:
+    trials = [Trial(Case("x"), number) for number in range(2_000)]
+    assert len(Report("d", trials, repeats=2_000, seed=0).to_html()) < 500_000
+
+
+async def test_reports_without_a_common_case_are_not_compared() -> None:
+    before, after = [await evaluate(answering("Yes."), Dataset("d", [Case(name)])) for name in "ab"]
+    with pytest.raises(UsageError, match="no case of one name"):
+        after.compare(before)
+    both = await evaluate(answering("Yes."), Dataset("d", [Case("a"), Case("b")]))
+    assert "not compared: b" in str(both.compare(before))
+
+
 async def test_reports_are_compared_by_their_cases() -> None:
     before, after = await make_report(), await make_report(fails=6)
     comparison = after.compare(before)
@@ -471,6 +577,25 @@ async def test_a_rerun_with_a_cassette_is_equal_and_asks_nobody(tmp_path: Path) 
         assert again.to_json(times=False) == first.to_json(times=False)
     assert [trial.answer for trial in again.trials] == [trial.answer for trial in first.trials]
     assert sorted(trial.answer for trial in again.trials) == sorted(answers)
+
+
+async def test_an_interrupted_evaluation_keeps_the_answers_it_has(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def respond(messages: list[Msg], tools: Any) -> str:
+        asked.append(str(messages[-1].get_text_content()))
+        if asked == ["One", "Two"]:
+            scope.cancel()
+            await anyio.sleep_forever()
+        return "Yes."
+
+    dataset = Dataset("d", [Case("One"), Case("Two")], cassette=tmp_path / "c.json")
+    agent = Agent("helper", "You help.", ScriptedChatModel(repeat(respond)))
+    with anyio.CancelScope() as scope:
+        await evaluate(agent, dataset, max_concurrency=1)
+    assert scope.cancelled_caught
+    assert (await evaluate(agent, dataset)).quality == 1.0
+    assert asked == ["One", "Two", "Two"]
 
 
 async def test_a_cassette_grows_with_the_data_set(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def run_evaluation(options: argparse.Namespace) -> int:
         if path is not None and (Path(path).is_dir() or not Path(path).resolve().parent.is_dir()):
             raise ConfigError(f"{path!r} cannot be written: give the path of a file in a folder that exists")
     build, dataset = _load_cases(options.file)
+    if baseline is not None and set(baseline.passes).isdisjoint(map(str, dataset)):
+        raise ConfigError(f"{options.baseline!r} has no case of {options.file!r}: it is the report of another data set")
     run = partial(
         evaluate,
         build,
@@ -48,10 +50,7 @@ def run_evaluation(options: argparse.Namespace) -> int:
     )
     report: Report = anyio.run(run, backend=options.backend)
     print_out(str(report))
-    if options.json is not None:
-        report.save(options.json)
-    if options.html is not None:
-        Path(options.html).write_text(report.to_html(), encoding="utf-8")
+    _write_files(report, options.json, options.html)
     is_worse = False
     if baseline is not None:
         comparison = report.compare(baseline)
@@ -61,6 +60,16 @@ def run_evaluation(options: argparse.Namespace) -> int:
         return _WITH_ERRORS
     limit = options.fail_under if options.fail_under is not None or baseline is not None else 1.0
     return _BELOW if is_worse or (limit is not None and report.quality < limit) else _ALL_RIGHT
+
+
+def _write_files(report: Report, json_path: str | None, html_path: str | None) -> None:
+    try:
+        if json_path is not None:
+            report.save(json_path)
+        if html_path is not None:
+            Path(html_path).write_text(report.to_html(), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the report cannot be written: {error}") from error
 
 
 def _load_cases(spec: str) -> tuple[Any, Dataset]:
@@ -94,7 +103,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module  # for dataclasses and pickles of the file
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the file may raise anything
+    except (Exception, SystemExit) as error:  # the file may raise anything, and its exit code is not ours
         raise ConfigError(f"{str(path)!r} cannot be loaded: {type(error).__name__}: {error}") from error
     return module
 

@@ -185,8 +185,13 @@ class Cassette:
         call.streams = True
         return call.record(result)
 
-    def close(self) -> None:
-        """Write new answers; raises `CassetteError` for unused recorded ones."""
+    def close(self, *, is_interrupted: bool = False) -> None:
+        """Write new answers; raises `CassetteError` for unused recorded ones.
+
+        Of an interrupted block only those that have ended are written, and it may leave answers unused.
+        """
+        if is_interrupted:
+            self._new, self._must_use_all = [call for call in self._new if not call.is_unfinished], False
         # The reader of an unfinished answer may leave even before it asks.
         left = [call for calls in self._left.values() for call in calls if not call.is_unfinished]
         # An unused answer would stay in the file for ever, and hide that the agent has changed.
