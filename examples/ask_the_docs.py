@@ -40,6 +40,4 @@ async def main(questions: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(
-        main(sys.argv[1:] or ["How do I interrupt a reply?", "How are tokens counted for a rate limit?"])
-    )
+    asyncio.run(main(sys.argv[1:] or ["How do I interrupt a reply?", "How are tokens counted for a rate limit?"]))
