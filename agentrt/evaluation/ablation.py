@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from agentrt._runtime.text import one_line
 from agentrt.errors import ConfigError
 from agentrt.evaluation.statistics import bootstrap, mcnemar, pass_hat
 from agentrt.evaluation.trial import Trial
@@ -43,6 +44,15 @@ class LayerWorth:
     share_of: ShareOf = "cost"
     seconds: float = 0.0
     error: str | None = None
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"without {self.layer}: {one_line(self.error, 200)}"
+        low, high = self.interval
+        return (
+            f"without {self.layer}: {self.quality:.3f}, worth {self.change:+.3f} [{low:.3f}, {high:.3f}], "
+            f"p {self.p:.3f}, {self.cost_share:.0%} of the {self.share_of}, {self.seconds:+.3f} s"
+        )
 
     def to_json(self, *, times: bool) -> JSONObject:
         """Return the row as JSON."""

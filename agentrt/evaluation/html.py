@@ -34,6 +34,15 @@ _Whisker = tuple[str, float, tuple[float, float], str]
 
 def page_of(report: Report) -> str:
     """Return the page."""
+    sides = (
+        ("agents", report.usage, report.cost),
+        ("judges", report.judge_usage, report.judge_cost),
+        ("simulated users", report.user_usage, report.user_cost),
+    )
+    rows = [
+        (side, f"{usage.input_tokens:,}", f"{usage.output_tokens:,}", "unknown" if cost is None else f"{cost:.4f}")
+        for side, usage, cost in sides
+    ]
     parts = [
         f"<h1>{_safe(report.name)}</h1>",
         f"<p>{len(report.passes)} cases, {report.repeats} tries each, seed {report.seed}.</p>",
@@ -41,7 +50,7 @@ def page_of(report: Report) -> str:
         _layers(report),
         f"<h2>Tries</h2><p>At most {_PLOT // 4} tries of {_MAX_TRIALS} cases, failed ones first.</p>",
         plot_of_tries(report),
-        _spending_table(report),
+        f"<h2>Spending</h2>{_table(('', 'input tokens', 'output tokens', 'cost'), rows)}",
         _trials(report),
     ]
     return (
@@ -146,19 +155,6 @@ def _svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
 def _label(name: str, y: float) -> str:
     short = name if len(name) <= _LONGEST_LABEL else f"{name[: _LONGEST_LABEL - 1]}…"
     return f'<text x="{_LABELS - 10}" y="{y:.0f}" text-anchor="end">{_safe(short)}</text>'
-
-
-def _spending_table(report: Report) -> str:
-    sides = (
-        ("agents", report.usage, report.cost),
-        ("judges", report.judge_usage, report.judge_cost),
-        ("simulated users", report.user_usage, report.user_cost),
-    )
-    rows = [
-        (side, f"{usage.input_tokens:,}", f"{usage.output_tokens:,}", "unknown" if cost is None else f"{cost:.4f}")
-        for side, usage, cost in sides
-    ]
-    return f"<h2>Spending</h2>{_table(('', 'input tokens', 'output tokens', 'cost'), rows)}"
 
 
 def _trials(report: Report) -> str:

@@ -318,7 +318,7 @@ class Report:
         ):
             if usage.input_tokens or usage.output_tokens:
                 lines.append(f"  {side}: {_spending_line(usage, cost)}")
-        lines += [*map(_ablation_line, self.ablation)]
+        lines += [f"  {worth}" for worth in self.ablation]
         failed = [trial for trial in self.trials if not trial.passed]
         for trial in failed[:_MAX_FAILED_TRIALS]:
             problems = "; ".join(one_line(problem, 200) for problem in trial.problems())
@@ -326,17 +326,6 @@ class Report:
         if len(failed) > _MAX_FAILED_TRIALS:
             lines.append(f"  and {len(failed) - _MAX_FAILED_TRIALS} more failed trials")
         return escape_controls("\n".join(lines))
-
-
-def _ablation_line(worth: LayerWorth) -> str:
-    # A layer that must stay has no figures.
-    if worth.error is not None:
-        return f"  without {worth.layer}: {one_line(worth.error, 200)}"
-    low, high = worth.interval
-    return (
-        f"  without {worth.layer}: {worth.quality:.3f}, worth {worth.change:+.3f} [{low:.3f}, {high:.3f}], "
-        f"p {worth.p:.3f}, {worth.cost_share:.0%} of the {worth.share_of}, {worth.seconds:+.3f} s"
-    )
 
 
 def _spending_line(usage: ChatUsage, cost: float | None) -> str:

@@ -48,7 +48,7 @@ _MAX_REASON = 2_000
 _MAX_QUESTIONS_IN_TURN = 100  # about tool calls, within one turn
 _STEP_TIMEOUT = 600.0
 # `sys.exit` in a function of the user's would end an evaluation as if it had passed.
-_FAILURES = (Exception, SystemExit)
+_TRIAL_FAILURES = (Exception, SystemExit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +233,12 @@ class Trial:
         return trial
 
 
-def _whole_reply(agent: Agent) -> list[Msg]:
-    """Return the message of the last reply with its calls and results, which the answer lacks."""
-    state, reply_id = agent.state, agent.reply_id
+def _whole_reply(agent: Agent, seen: dict[str, None]) -> list[Msg]:
+    """Return the message of the last reply with its calls and results, which the answer leaves out, and note its id."""
+    state, reply_id = agent.state, agent.reply_id or ""
+    if reply_id in seen:  # the reply before: this one was refused
+        return []
+    seen[reply_id] = None
     if state.reply_context is not None:  # it waits
         return [state.reply_context.message]
     return [message for message in state.context[-1:] if message.id == reply_id]
@@ -275,7 +278,7 @@ async def judge_trial(trial: Trial, evaluators: Mapping[str, Evaluator], timeout
                 else {name: result}
             )
             trial.verdicts.update({key: Verdict.of(part) for key, part in parts.items()})
-        except _FAILURES as error:  # an error of a user's function fails this trial alone
+        except _TRIAL_FAILURES as error:  # an error of a user's function fails this trial alone
             trial.error = trial.error or TrialError.of(name, error)
 
 
@@ -313,7 +316,7 @@ class TrialRunner:
                 if trial.without in trial.layers:
                     agent = agent.without(trial.without)
                 agent = self._prepare(agent, trial.case)
-        except _FAILURES as error:  # a function of the user's; its error fails this trial alone
+        except _TRIAL_FAILURES as error:  # a function of the user's; its error fails this trial alone
             trial.error = TrialError.of(where, error)
             return trial
         await self._converse(agent, trial)
@@ -375,15 +378,12 @@ class TrialRunner:
                         try:
                             trial.message = await self._reply(agent, turn, trial.case)
                         finally:
-                            # A reply that was refused leaves the id of the one before.
-                            if (agent.reply_id or "") not in reply_ids:
-                                reply_ids[agent.reply_id or ""] = None
-                                trial.messages += _whole_reply(agent)
+                            trial.messages += _whole_reply(agent, reply_ids)
                         trial.answer = trial.message.get_text_content() or ""
                         trial.conversation.append(("assistant", trial.answer))
                         if agent.waiting() is not None:
                             break
-        except _FAILURES as error:  # a failed reply is a failed trial, and the others continue
+        except _TRIAL_FAILURES as error:  # a failed reply is a failed trial, and the others continue
             trial.error = TrialError.of(where, error)
         [runs, *_] = run_stores(agent)
         for reply_id in reply_ids:

@@ -63,8 +63,8 @@ class InjectedFault:
             ),
             "error": (is_known, "a ModelError, such as RateLimited"),
             "text": (isinstance(self.text, str), "a str"),
-            "seconds": (_is_number(self.seconds, (int, float), least, 86_400), "above 0 and at most a day"),
-            "length": (_is_number(self.length, int, 0, float("inf")), "a number of characters"),
+            "seconds": (_is_within(self.seconds, (int, float), least, 86_400), "above 0 and at most a day"),
+            "length": (_is_within(self.length, int, 0, float("inf")), "a number of characters"),
             "seed": (type(self.seed) is int, "an int"),
         }
         for option, (is_right, kind) in checks.items():
@@ -129,7 +129,7 @@ def _calls_at(at: Any) -> tuple[int, ...] | None:
     return tuple(at) if isinstance(at, (list, range)) else at
 
 
-def _is_number(value: Any, kinds: Any, least: float, largest: float) -> bool:
+def _is_within(value: Any, kinds: Any, least: float, largest: float) -> bool:
     return not isinstance(value, bool) and isinstance(value, kinds) and least <= value <= largest
 
 
