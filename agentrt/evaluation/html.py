@@ -43,6 +43,10 @@ def page_of(report: Report) -> str:
         (side, f"{usage.input_tokens:,}", f"{usage.output_tokens:,}", "unknown" if cost is None else f"{cost:.4f}")
         for side, usage, cost in sides
     ]
+    # Failed ones first, in the order of the report.
+    chosen = sorted(report.trials, key=lambda trial: trial.passed)[:_MAX_TRIALS]
+    left_out = len(report.trials) - len(chosen)
+    rest = f"<p>{left_out} more passed trials are not listed.</p>" if left_out else ""
     parts = [
         f"<h1>{_safe(report.name)}</h1>",
         f"<p>{len(report.passes)} cases, {report.repeats} tries each, seed {report.seed}.</p>",
@@ -51,7 +55,7 @@ def page_of(report: Report) -> str:
         f"<h2>Tries</h2><p>At most {_PLOT // 4} tries of {_MAX_TRIALS} cases, failed ones first.</p>",
         plot_of_tries(report),
         f"<h2>Spending</h2>{_table(('', 'input tokens', 'output tokens', 'cost'), rows)}",
-        _trials(report),
+        f"<h2>Trials</h2>{''.join(map(_trial, chosen))}{rest}",
     ]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -155,14 +159,6 @@ def _svg(width: int, height: int, title: str, parts: Iterable[str]) -> str:
 def _label(name: str, y: float) -> str:
     short = name if len(name) <= _LONGEST_LABEL else f"{name[: _LONGEST_LABEL - 1]}…"
     return f'<text x="{_LABELS - 10}" y="{y:.0f}" text-anchor="end">{_safe(short)}</text>'
-
-
-def _trials(report: Report) -> str:
-    # Failed ones first, in the order of the report.
-    chosen = sorted(report.trials, key=lambda trial: trial.passed)[:_MAX_TRIALS]
-    left_out = len(report.trials) - len(chosen)
-    rest = f"<p>{left_out} more passed trials are not listed.</p>" if left_out else ""
-    return f"<h2>Trials</h2>{''.join(map(_trial, chosen))}{rest}"
 
 
 def _trial(trial: Trial) -> str:
