@@ -589,7 +589,8 @@ def _withdraw_blocks(msg: Msg, event: ModelCallRetryEvent | BlocksWithdrawnEvent
 
 def _append_text(msg: Msg, event: TextBlockDeltaEvent) -> None:
     # Not by `find_block`, which would cost a call for each event; both find the same block.
-    block: Any = msg.content[-1] if msg.content else None
+    content = msg.content
+    block: Any = content[-1] if content else None
     if block.__class__ is not TextBlock or block.id != event.block_id:
         block = find_block(msg, event.block_id, TextBlock)
     # The local holds the only reference, so CPython appends in place and a long text costs linear time, not quadratic.

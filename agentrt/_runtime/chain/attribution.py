@@ -49,7 +49,7 @@ def code_that_reads(stream: object) -> CodeType | None:
 
 
 def name_the_layer(
-    error: Exception, spec: HookSpec, origins: Origins, layers: Sequence[Layer], entries: Collection[CodeType]
+    error: Exception, spec: HookSpec, origins: Origins, layers: Sequence[Layer], entries: Collection[CodeType | None]
 ) -> None:
     """Add a note to `error` that names the layer it was raised in, once; none when it came from below the layers.
 
@@ -77,7 +77,7 @@ def has_origin_note(error: Exception) -> bool:
 
 
 def _find_layer(
-    traceback: TracebackType | None, origins: Origins, layers: Sequence[Layer], entries: Collection[CodeType]
+    traceback: TracebackType | None, origins: Origins, layers: Sequence[Layer], entries: Collection[CodeType | None]
 ) -> tuple[Layer | None, bool]:
     """Return the layer that the error comes from, and whether the code of its hook itself raised it.
 

@@ -1,8 +1,8 @@
 """The stream that leaves a chain, with all that was opened for it: its items are checked, and the rest is closed."""
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from types import CodeType
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from types import AsyncGeneratorType, CodeType
 from typing import NoReturn, TypeGuard
 
 from agentrt._runtime.chain.attribution import Origins, code_that_reads, name_the_layer
@@ -11,7 +11,7 @@ from agentrt._runtime.chain.owner import Owner
 from agentrt._runtime.chain.spec import HookSpec, Values
 from agentrt._runtime.chain.violations import late_item, missing_terminal, wrong_item
 
-__all__ = ["OwnedStream", "StreamContract", "StreamStep", "is_stream"]
+__all__ = ["OwnedStream", "StreamContract", "StreamStep", "is_stream", "own_stream"]
 
 _logger = logging.getLogger("agentrt")
 
@@ -67,13 +67,15 @@ class StreamContract:
         origins = self.origins | owner.origin_by_code
         if owner.core is not None:
             origins[code_that_reads(owner.core)] = None
-        name_the_layer(error, self.spec, origins, self.layers, _READERS)
+        name_the_layer(error, self.spec, origins, self.layers, _READERS | {owner.reader})
 
 
 class OwnedStream:
     """A stream with everything that was opened for it: closing it, or reading it to its end, closes all of that.
 
-    It is read as any other one, or, if it must end with a certain item, by `next_or_last`.
+    It is read as any other one, or, if it must end with a certain item, by `next_or_last`. Another function may read
+    what `open` returns, in its own frame: it calls `check` before anything else is done with an item, unless the item
+    is an event and nothing is `abandoned`, and awaits `end` after the last one, or `fail`.
     """
 
     __slots__ = ("_contract", "_items", "_owner")
@@ -90,6 +92,49 @@ class OwnedStream:
 
     async def __anext__(self) -> object:
         return await anext(aiter(self))
+
+    @property
+    def abandoned(self) -> Sequence[object]:
+        """The streams of layers that stopped early, while one further out still yields; the list stays the same."""
+        return self._owner.abandoned
+
+    def open(self, reader: CodeType) -> AsyncIterator[object]:
+        """Return the stream of the outermost layer; in a traceback, another chain lies below the code of `reader`.
+
+        Its steps are iterators: a stream that is not a generator is read by one.
+        """
+        self._owner.reader = reader
+        try:
+            stream: AsyncIterator[object] = self._contract.stream_of(self._owner)
+        except Exception as error:
+            self._contract.name_the_layer(error, self._owner)
+            raise
+        return stream if isinstance(stream, AsyncGeneratorType) else aiter(self)
+
+    async def check(self, item: object) -> None:
+        """Check an item, and close what is abandoned."""
+        try:
+            if item.__class__ not in self._contract.item_classes:
+                self._contract.check_item(item)
+            await self._owner.close_abandoned()
+        except BaseException as error:
+            await self.fail(error)
+            raise
+
+    async def fail(self, error: BaseException) -> None:
+        """Name the layer that has raised the error, which the caller raises again, and close everything."""
+        if isinstance(error, Exception):
+            self._contract.name_the_layer(error, self._owner)
+        await self._owner.close(error)
+
+    async def end(self, last: object) -> None:
+        """Check the last item, and close everything."""
+        try:
+            self._contract.check_end(last)
+        except Exception as error:
+            await self.fail(error)
+            raise
+        await self._owner.close()
 
     async def next_or_last(self) -> object:
         """Return the next item; the one that the stream must end with only once it has ended and all is closed.
@@ -120,9 +165,7 @@ class OwnedStream:
             await owner.close()
             raise
         except BaseException as error:  # named and raised again
-            if isinstance(error, Exception):
-                contract.name_the_layer(error, owner)
-            await owner.close(error)
+            await self.fail(error)
             raise
         for stream in owner.opened:
             if getattr(stream, "ag_frame", stream) is not None:  # not a generator that has ended, as nearly all have
@@ -146,10 +189,10 @@ class OwnedStream:
                 await self._owner.close()
 
 
-# No method: a generator that held the object above, which holds it, would not be closed as soon as both are dropped.
 async def _read(contract: StreamContract, owner: Owner) -> AsyncGenerator[object, None]:
+    # An object of its own: one that held this generator would be a circle with it, and not closed when it is dropped.
+    chain = OwnedStream(contract, owner)
     item: object = None
-    error: BaseException | None = None
     abandoned, item_classes = owner.abandoned, contract.item_classes
     if owner.is_closed:
         return
@@ -160,24 +203,29 @@ async def _read(contract: StreamContract, owner: Owner) -> AsyncGenerator[object
             if abandoned:  # by a layer that stopped early, while one further out still yields
                 await owner.close_abandoned()
             yield item
-        contract.check_end(item)
     except GeneratorExit:  # being closed is not an error, so one in the clean-up may be raised
+        await owner.close()
         raise
-    except BaseException as raised:  # named and raised again
-        error = raised
-        if isinstance(raised, Exception):
-            contract.name_the_layer(raised, owner)
+    except BaseException as error:  # named and raised again
+        await chain.fail(error)
         raise
-    finally:
-        try:
-            await owner.close(error)
-        finally:
-            error = None  # error and frame would hold each other
+    await chain.end(item)
 
 
 def is_stream(result: object) -> TypeGuard[AsyncIterator[object]]:
     return hasattr(result, "__aiter__") and hasattr(result, "__anext__")
 
 
-_READERS: frozenset[CodeType] = frozenset((_read.__code__, OwnedStream.next_or_last.__code__))
+def own_stream(stream: AsyncIterable[object]) -> OwnedStream:
+    """Return the stream of an entry; that of a core which no layer surrounds gets an owner of its own."""
+    if isinstance(stream, OwnedStream):
+        return stream
+    owner = Owner(None, {})
+    owner.stream = aiter(stream)
+    owner.opened.append(stream)
+    return OwnedStream(_OF_A_CORE, owner)
+
+
+_OF_A_CORE = StreamContract(HookSpec("", "stream", (), (object,), None, ""), (), {})
+_READERS: frozenset[CodeType | None] = frozenset((_read.__code__, OwnedStream.next_or_last.__code__))
 """The code of an entry into a chain, in a traceback."""

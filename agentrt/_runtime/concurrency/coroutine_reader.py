@@ -128,12 +128,12 @@ class CoroutineReader(Generic[_Told]):
     def __anext__(self) -> Generator[Any, Any, _Told]:  # noqa: C901  # in one piece: each event passes here
         if self._rest:
             return self._rest.pop()  # type: ignore[no-any-return]  # what the coroutine tells
-        if self._is_over:
-            raise StopAsyncIteration
         reading, work = self._reading, self._work
         if reading.is_running:
             raise RuntimeError("this stream is being read by another task: one task reads it at a time")
         if work is None:
+            if self._is_over:
+                raise StopAsyncIteration
             work = self._start()
         reading.is_running = True
         try:
@@ -148,6 +148,7 @@ class CoroutineReader(Generic[_Told]):
                 try:
                     value = yield outcome
                 except GeneratorExit:  # the task that waited is gone; `aclose` closes the rest
+                    reading.is_waiting = False
                     raise
                 except BaseException as error:  # noqa: BLE001  # the coroutine's, as if it were awaited there
                     reading.is_waiting = False
@@ -156,17 +157,17 @@ class CoroutineReader(Generic[_Told]):
                     reading.is_waiting = False
                     outcome = work.send(value)
         except StopIteration as end:
-            self._is_over = True
+            self._end()
             if end.value is None or not self._gives_result:
                 raise StopAsyncIteration from None
             return end.value  # type: ignore[no-any-return]  # what the coroutine returns
         except GeneratorExit:
             raise
         except BaseException:
-            self._is_over = True
+            self._end()
             raise
         finally:
-            reading.is_running = reading.is_waiting = False
+            reading.is_running = False
         if len(outcome) > 1:
             self._rest = rest = [*outcome]
             rest.reverse()
@@ -176,6 +177,9 @@ class CoroutineReader(Generic[_Told]):
     def _start(self) -> Coroutine[Any, Any, Any]:
         self._work = work = self._make()
         return work
+
+    def _end(self) -> None:
+        self._is_over, self._work = True, None
 
     async def aclose(self) -> None:
         """Have the coroutine leave, and wait until it has; does nothing after its end."""
@@ -191,7 +195,7 @@ class CoroutineReader(Generic[_Told]):
         try:
             await leave(self._work, untaken)
         finally:
-            self._is_over = True
+            self._end()
             self._reading.is_running = False
 
 

@@ -30,6 +30,7 @@ class _TrioInterruption(Interruption):
     _has_caught = False  # whether the scope that was left last has ended its own cancellation
 
     def __init__(self) -> None:
+        self.reason = None
         trio = running_trio()
         self._new_scope = trio.CancelScope  # anyio's costs twice as much
         self._now = trio.lowlevel.current_clock().current_time

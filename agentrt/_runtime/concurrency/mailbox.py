@@ -23,10 +23,12 @@ class Mailbox:
 
     # Defaults of the class: every reply has a mailbox, and in hardly any of them is anything posted. The two events are
     # made only where a task waits, since one costs more than all the rest.
-    items: deque[Any] = _NOTHING
     is_read = False
     _arrival: Event | None = None
     _room: Event | None = None
+
+    def __init__(self) -> None:
+        self.items: deque[Any] = _NOTHING  # not on the class, since it is looked at with each event
 
     def post(self, item: Any) -> None:
         """Add an item at once; raises `UsageError` when ten thousand were added and none was taken."""

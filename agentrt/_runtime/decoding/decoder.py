@@ -79,10 +79,11 @@ class Decoder(BlockEvents):
                 kind = block.__class__
                 if kind is self._open_kind:
                     text = block.text if kind is TextBlock else plain_thinking(block)
-                    if text.__class__ is str and 0 < (size := len(text)) < _LARGE:
+                    if text.__class__ is str and text and (size := len(text)) < _LARGE:
                         self._latest = response
                         self.written += size
-                        self._keep_text(text)  # type: ignore[misc]  # set with what is open
+                        keep = self._keep_text  # set with what is open; a local, since a method would be looked for
+                        keep(text)  # type: ignore[misc]  # likewise
                         delta = text if text.isascii() else whole_characters(text)
                         if kind is not TextBlock:
                             return [ThinkingBlockDeltaEvent(self._reply_id, self._block_id, delta)]

@@ -44,9 +44,10 @@ class Recorder:
     The deltas of the open text are joined at the next other event: appending to a list takes a third of the time.
     """
 
-    __slots__ = ("_block_id", "_message", "_pieces")
+    __slots__ = ("_block_id", "_message", "_pieces", "_reply_id")
 
     def __init__(self, reply_id: str, name: str) -> None:
+        self._reply_id = reply_id
         self._message = new_reply_message(name, reply_id)
         self._block_id = ""
         self._pieces: list[str] = []
@@ -54,7 +55,7 @@ class Recorder:
     def record(self, event: Any) -> Sequence[ContentBlock]:
         """Apply an event, unless it belongs to another reply; returns the blocks that it ends."""
         cls = event.__class__
-        if event.reply_id != self._message.id:
+        if event.reply_id != self._reply_id:
             return ()
         if cls is TextBlockDeltaEvent and event.block_id == self._block_id:
             self._pieces.append(event.delta)

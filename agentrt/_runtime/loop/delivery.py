@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from copy import deepcopy
 from itertools import chain
 
+from agentrt._runtime.chain.owned_stream import OwnedStream, own_stream
 from agentrt._runtime.concurrency.event_loop import run_shielded
 from agentrt._runtime.concurrency.lifespan import open_for_reply
 from agentrt._runtime.conversation.conversation import ReplyingAgent
@@ -84,7 +85,7 @@ class Delivery:
     must_reserve = False
     failure: Exception | None = None
     _final: Msg | None = None
-    _stream: ClosableStream | None = None
+    _chain: OwnedStream | None = None
     _lifespans: AsyncExitStack | None = None
     _held_end: ReplyEndEvent | None = None  # until on_reply has ended, since its last message may say more
 
@@ -104,16 +105,17 @@ class Delivery:
         self._lifespans = AsyncExitStack()
         await open_for_reply(self._lifespans, self._agent.chains)
 
-    async def pass_on(self, stream: ClosableStream) -> None:
-        """Read the layers of on_reply to their end, and send on their items."""
-        self._stream = stream
-        progress, recorder = self._progress, self._progress.recorder
-        assert recorder is not None
-        try:
-            await self._outlet.hand_on(stream, FLOWING, self._pass, self._take_and_send)
-        finally:
-            # A layer may have held back the end of a block, or sent it before the core did.
-            keep_as_told(self._agent.state, progress, [block for block in recorder.blocks if block.__class__ in SPOKEN])
+    def pass_on(self, stream: ClosableStream) -> Awaitable[None]:
+        """Read the layers of on_reply to their end, and send on their items; `keep_rest` is due after that."""
+        self._chain = chain_of_layers = own_stream(stream)
+        return self._outlet.hand_on(chain_of_layers, FLOWING, self._pass, self._take_and_send)
+
+    def keep_rest(self) -> None:
+        """Keep what was told last: a layer may have held back the end of a block, or sent it before the core did."""
+        recorder = self._progress.recorder
+        if recorder is not None:
+            blocks = [block for block in recorder.blocks if block.__class__ in SPOKEN]
+            keep_as_told(self._agent.state, self._progress, blocks)
 
     async def _take_and_send(self, item: AgentEvent | Msg) -> None:
         events = self.take_item(item)
@@ -129,8 +131,9 @@ class Delivery:
     def _pass(self, event: AgentEvent) -> AgentEvent:
         """Number an event as it leaves, and record it if layers may have changed it."""
         progress = self._progress
-        if progress.recorder is not None:
-            ended = progress.recorder.record(event)
+        recorder = progress.recorder
+        if recorder is not None:
+            ended = recorder.record(event)
             if ended:
                 keep_as_told(self._agent.state, progress, ended)
         if event.__class__ in PLAIN_OUTSIDE and progress.is_flowing and not event.seq:
@@ -326,8 +329,8 @@ class Delivery:
         if run.claim.is_over:
             return
         try:
-            if self._stream is not None:
-                await self._stream.aclose()
+            if self._chain is not None:
+                await self._chain.aclose()
         finally:
             try:
                 run.interruption.end()

@@ -75,6 +75,8 @@ async def run_reply(
         except Interrupted as error:
             claim.accept_hand_over(error)
             return None
+        finally:
+            delivery.keep_rest()
         if message is None:  # else nothing stands between the core and the listener, who has seen the end
             for part in delivery.closing():
                 await delivery.send(await part())

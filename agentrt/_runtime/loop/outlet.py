@@ -7,11 +7,14 @@ layer in between.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence, Set
 from dataclasses import replace
-from types import coroutine
+from types import AsyncGeneratorType, coroutine
 from typing import Any, NoReturn, Protocol
 
 from agentrt._runtime.chain import Notify
+from agentrt._runtime.chain.owned_stream import OwnedStream, own_stream
+from agentrt._runtime.concurrency.event_loop import RESPONSES_PER_CHECKPOINT, checkpoint
 from agentrt._runtime.concurrency.interrupt import Interrupted
+from agentrt._runtime.concurrency.mailbox import Mailbox
 from agentrt._runtime.conversation.conversation import ReplyingAgent
 from agentrt._runtime.conversation.inputs import incoming_content, receive_emitted, receive_hint
 from agentrt._runtime.conversation.open_calls import forget_inner_calls
@@ -32,6 +35,7 @@ __all__ = ["ClosableStream", "LayeredOutlet", "Outlet", "RecordingOutlet"]
 
 
 _PLAIN_WITHOUT_HINTS = PLAIN_INSIDE - {HintBlockEvent}
+_apply_of: Callable[[type], Callable[[Any, Any], None] | None] = APPLY.get  # a name costs less than an attribute
 
 
 class ClosableStream(Protocol):
@@ -80,38 +84,65 @@ class Outlet:
         self.is_read = is_read
         self.wants_events = is_read or notify is not None
         self._numbers = True
-        self._yields = is_read and not self._has_scopes
+        # Whether handing out is a mere `yield`, which is written where many events pass.
+        self._yields = is_read and notify is None and not self._has_scopes
 
-    # A generator rather than a coroutine that awaits one: each event passes here, and each frame costs it.
     @coroutine
     def tell(self, events: Sequence[AgentEvent]) -> Generator[Any, Any, None]:
         """Record plain content, and send it on in one step; raises `Interrupted` if the reply was asked to stop."""
-        mailbox, progress = self._mailbox, self._progress
+        mailbox = self._mailbox
         if mailbox.items and not mailbox.is_read:  # a mailbox that is read is where these events come from
             yield from self._tell_emitted().__await__()
-        progress.events_recorded += len(events)
-        numbers = self._numbers and self.wants_events
-        for event in events:
-            apply = APPLY.get(event.__class__)
-            if apply is not None and event.reply_id == progress.reply_id:
-                apply(progress.message, event)  # type: ignore[arg-type]  # the reply has started
-            if numbers:
-                if event.__class__ in PLAIN_OUTSIDE and progress.is_flowing and not event.seq:
-                    event.seq = progress.sequence = progress.sequence + 1  # `assign_seq`, inlined
-                elif (numbered := progress.assign_seq(event)) is not event:
-                    events = [numbered if other is event else other for other in events]
-        progress.last_event = events[-1]
-        if self._notify is not None:
-            for event in events:
-                self._notify(self._agent, event)
+        events = tuple([self._record(event) for event in events])
         if self._yields:
-            yield tuple(events)
+            yield events
         elif self.wants_events:
             yield from self._hand_out(events)
-        else:
-            progress.sequence += len(events)
-        if self._interruption.reason is not None:
+        if self._has_steps and self._interruption.reason is not None:
             self._stop()
+
+    @coroutine
+    def tell_streamed(
+        self, answer: ClosableStream, decoder: Decoder, recorder: Recorder | None = None
+    ) -> Generator[Any, Any, None]:
+        """Tell the answer that a model streams; ends the reply where that is longer than `max_output` allows."""
+        # In locals, and in the frame that hands out, since each delta passes here.
+        record: Callable[[AgentEvent], object] = self._record if recorder is None else recorder.record
+        mailbox, feed, yields, limit = self._mailbox, decoder.feed, self._yields, decoder.limit
+        interruption = self._interruption if self._has_steps else None
+        steps, left = aiter(answer), RESPONSES_PER_CHECKPOINT
+
+        async def read_any() -> Any:
+            return await anext(steps)
+
+        # A step of a generator is an iterator, as a coroutine is in here; of other awaitables nothing is known.
+        read = steps.__anext__ if isinstance(steps, AsyncGeneratorType) else read_any
+        has_ended = False
+        while not has_ended:
+            try:
+                response = yield from read()
+            except StopAsyncIteration:
+                has_ended, events = True, decoder.end()
+            else:
+                events = feed(response)
+            if events:
+                if mailbox.items and not mailbox.is_read:
+                    yield from self._tell_emitted().__await__()
+                for event in events:
+                    record(event)  # which has no number yet
+                if yields:
+                    yield tuple(events)
+                elif self.wants_events:
+                    yield from self._hand_out(events)
+                if interruption is not None and interruption.reason is not None:
+                    self._stop()
+            # After the events, so that what was written up to the limit is seen.
+            if decoder.written > limit:
+                self._run.stop("exceed_max_output")
+            left -= 1
+            if not left:
+                left = RESPONSES_PER_CHECKPOINT
+                yield from checkpoint()
 
     def _stop(self) -> NoReturn:
         """Leave the core of a reply that was asked to stop."""
@@ -126,53 +157,64 @@ class Outlet:
             await self._tell_special(item)
 
     async def tell_from(self, stream: ClosableStream) -> None:
-        """Tell all items of a chain."""
+        """Tell all items of a chain, and close it."""
+        chain = own_stream(stream)
         try:
-            await self.hand_on(stream, self._plain, self._record, self._tell_special)
+            await self.hand_on(chain, self._plain, self._record, self._tell_special)
         finally:
-            await stream.aclose()
+            await chain.aclose()
 
     @coroutine
     def hand_on(
         self,
-        stream: ClosableStream,
+        chain: OwnedStream,
         plain: Set[type],
-        take: Callable[[Any], AgentEvent],
+        record: Callable[[Any], AgentEvent],
         tell: Callable[[Any], Awaitable[None]],
     ) -> Generator[Any, Any, None]:
-        """Read a chain to its end; `plain` items are sent on as `take` returns them, others are passed to `tell`."""
-        # In locals, since each event passes here.
-        progress, mailbox, notify, yields = self._progress, self._mailbox, self._notify, self._yields
-        read, interruption = aiter(stream).__anext__, self._interruption if self._has_steps else None
-        try:
-            while True:
+        """Read a chain to its end; `plain` items are sent on as `record` returns them, others are passed to `tell`."""
+        # In locals, and in the frame that hands out, since each event passes here.
+        progress, mailbox, yields, abandoned = self._progress, self._mailbox, self._yields, chain.abandoned
+        read = chain.open(Outlet.hand_on.__code__).__anext__
+        interruption = self._interruption if self._has_steps else None
+        item: Any = None
+        while True:
+            try:
                 item = yield from read()  # type: ignore[misc]  # a step of a generator is an iterator
-                if item.__class__ not in plain or not progress.is_flowing or (mailbox.items and not mailbox.is_read):
-                    yield from tell(item).__await__()
-                    continue
-                event = take(item)
-                if notify is not None:
-                    notify(self._agent, event)
-                if yields:
-                    yield (event,)
-                elif self.wants_events:
-                    yield from self._hand_out((event,))
-                if interruption is not None and interruption.reason is not None:
-                    self._stop()
-        except StopAsyncIteration:
-            return
+            except StopAsyncIteration:
+                break
+            except GeneratorExit:  # nothing can be awaited any more
+                raise
+            except BaseException as error:
+                yield from chain.fail(error).__await__()
+                raise
+            if (
+                item.__class__ not in plain
+                or not progress.is_flowing
+                or abandoned
+                or (mailbox.items and not mailbox.is_read)
+            ):
+                yield from chain.check(item).__await__()
+                yield from tell(item).__await__()
+                continue
+            event = record(item)
+            if yields:
+                yield (event,)
+            elif self.wants_events:
+                yield from self._hand_out((event,))
+            if interruption is not None and interruption.reason is not None:
+                self._stop()
+        yield from chain.end(item).__await__()
 
     def _record(self, event: AgentEvent) -> AgentEvent:
-        """Record and number an event with plain content."""
+        """Record and number an event with plain content; returns it, or a copy where it has a number already."""
         progress, cls = self._progress, event.__class__
         progress.events_recorded += 1
-        apply = APPLY.get(cls)
+        apply = _apply_of(cls)
         if apply is not None and event.reply_id == progress.reply_id:
-            apply(progress.message, event)  # type: ignore[arg-type]  # the reply has started
-        if not self.wants_events:
-            progress.sequence += 1
-        elif self._numbers:
-            if cls in PLAIN_OUTSIDE and not event.seq:
+            apply(progress.message, event)
+        if self._numbers:
+            if cls in PLAIN_OUTSIDE and progress.is_flowing and not event.seq:
                 event.seq = progress.sequence = progress.sequence + 1  # `assign_seq`, inlined
             else:
                 event = progress.assign_seq(event)
@@ -197,10 +239,11 @@ class Outlet:
             progress.events_recorded += len(events)
             if end is not None:
                 events.append(end)
+            events = self._number(events)
             if self._yields:
-                yield tuple(self._number(events))
+                yield tuple(events)
             else:
-                yield from self._hand_out(self._number(events))
+                yield from self._hand_out(events)
         elif end is None:
             progress.count_events(1)
         else:
@@ -263,13 +306,10 @@ class Outlet:
 
     def send_numbered(self, events: Sequence[AgentEvent]) -> Awaitable[None]:
         """Send on numbered events in one step."""
-        if self._notify is not None:
-            for event in events:
-                self._notify(self._agent, event)
         return self._hand_out(events)
 
     def _number(self, events: list[AgentEvent]) -> list[AgentEvent]:
-        """Number recorded events, if this outlet numbers, and notify the observers."""
+        """Number recorded events, if this outlet numbers."""
         progress = self._progress
         if self._numbers:
             for index, event in enumerate(events):
@@ -277,17 +317,17 @@ class Outlet:
                     event.seq = progress.sequence = progress.sequence + 1  # `assign_seq`, inlined
                 else:
                     events[index] = progress.assign_seq(event)
-        if self._notify is not None:
-            for event in events:
-                self._notify(self._agent, event)
         return events
 
     @coroutine
     def _hand_out(self, events: Sequence[AgentEvent]) -> Generator[Any, Any, None]:
-        """Hand the events to the reader, if any, and continue when it wants the next one."""
+        """Notify the observers, hand the events to the reader, if any, and continue when it wants the next one."""
+        if self._notify is not None:
+            for event in events:
+                self._notify(self._agent, event)
         if not self.is_read or not events:
             return
-        if self._yields:
+        if not self._has_scopes:
             yield tuple(events)
             return
         is_in_step = self._interruption.is_in_step
@@ -347,31 +387,29 @@ class LayeredOutlet(Outlet):
         self._numbers = False
 
 
-class RecordingOutlet:
-    """The outlet of a round inside layers of on_reasoning; events are applied when they leave the layers."""
+class RecordingOutlet(Outlet):
+    """The outlet of a round inside layers of on_reasoning; events are applied when they leave the layers.
 
-    __slots__ = ("_recorder", "_reply_id")
+    They are recorded for the message at the end of the round. Emitted events, and requests to stop, are for the outlet
+    outside of the layers.
+    """
 
-    def __init__(self, reply_id: str, recorder: Recorder) -> None:
-        self._reply_id = reply_id
+    __slots__ = ("_recorder",)
+
+    def __init__(self, agent: ReplyingAgent, run: ReplyRun, recorder: Recorder) -> None:
+        super().__init__(agent, run, is_read=True, has_steps=False)
+        self._mailbox = Mailbox()
         self._recorder = recorder
 
-    @coroutine
-    def tell(self, events: Sequence[AgentEvent]) -> Generator[Any, Any, None]:
-        """Record events for the message at the end of the round, and hand them to the layers."""
-        for event in events:
-            self._recorder.record(event)
-        if events:
-            yield tuple(events)
+    def _record(self, event: AgentEvent) -> AgentEvent:
+        self._recorder.record(event)
+        return event
 
-    async def tell_item(self, item: AgentEvent) -> None:
+    async def tell_item(self, item: AgentEvent | Msg) -> None:
         """Tell an event that a layer or a tool emits."""
+        assert isinstance(item, AgentEvent)
         await self.tell((item,))
 
-    async def tell_answer(self, decoder: Decoder, answer: ChatResponse) -> None:
+    def tell_answer(self, decoder: Decoder, answer: ChatResponse) -> Awaitable[None]:
         """Tell a whole answer of the model."""
-        await self.tell(decoder.decode_answer(answer))
-
-    async def tell_new(self, event_type: Callable[..., AgentEvent], *values: object) -> None:
-        """Tell an event that does not change the reply's message."""
-        await self.tell((event_type(self._reply_id, *values),))
+        return self.tell(decoder.decode_answer(answer))

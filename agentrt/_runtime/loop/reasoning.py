@@ -5,7 +5,7 @@ from contextlib import aclosing
 from typing import Any
 
 from agentrt._runtime.concurrency.background_task import BackgroundTask
-from agentrt._runtime.concurrency.event_loop import RESPONSES_PER_CHECKPOINT, checkpoint
+from agentrt._runtime.concurrency.event_loop import checkpoint
 from agentrt._runtime.conversation.conversation import ReplyingAgent, bound_toolkit
 from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt._runtime.conversation.step import hint as hint_for_model
@@ -103,7 +103,7 @@ async def reason(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> Msg | 
         await _read_toolsets(agent, run)
     # Layers may change what passes, so the caller records what leaves them.
     recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
-    outlet = run.outlet if recorder is None else RecordingOutlet(run.id, recorder)
+    outlet = run.outlet if recorder is None else RecordingOutlet(agent, run, recorder)
     for retry in forget_attempt(run):
         await outlet.tell((retry,))
     decoder = _begin_attempt(agent, run)
@@ -127,21 +127,9 @@ async def reason(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> Msg | 
             run.stop("exceed_max_output")
         return None if recorder is None else _message_of_round(decoder, recorder)
     if answer is not None:
-        left, feed, tell = RESPONSES_PER_CHECKPOINT, decoder.feed, outlet.tell
+        # With its end inside of the block, since for an empty stream that is an error, and closes the stream as well.
         async with aclosing(answer):
-            async for response in answer:
-                # As `take` does, without a call for each delta.
-                events = feed(response)
-                if events:
-                    await tell(events)
-                if decoder.written > decoder.limit:
-                    run.stop("exceed_max_output")
-                left -= 1
-                if not left:
-                    left = RESPONSES_PER_CHECKPOINT
-                    await checkpoint()
-            # Inside of the block, since for an empty stream this is an error, and that stream must be closed as well.
-            await take(decoder.end())
+            await outlet.tell_streamed(answer, decoder, recorder)
     else:
         await take(decoder.end())
     return None if recorder is None else _message_of_round(decoder, recorder)
