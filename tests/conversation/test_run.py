@@ -26,6 +26,7 @@ FOR_HOOKS = {
         "deadline",
         "now",
         "new_id",
+        "new_child_id",
     ),
     *("next_seq", "scratch", "call_name", "estimate_tokens", "emit", "relay", "continue_with", "stop"),
     *("hidden_call", "is_handed_over"),
