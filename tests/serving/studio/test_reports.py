@@ -117,6 +117,7 @@ def damaged(valid: str) -> dict[str, str]:
         "ablation": {"ablation": [{"layer": "L", "interval": 3}]},
     }
     texts = {name: json.dumps({**value, **change}) for name, change in changes.items()}
+    texts["half"] = valid.replace("I do not know", "\\ud800")
     return {**texts, "empty": "", "list": "[]", "deep": "[" * 100_000, "bytes": "\udc80"}
 
 
@@ -126,16 +127,10 @@ async def test_a_damaged_file_is_refused_and_stops_nothing(tmp_path: Path, monke
     for name, text in texts.items():
         (tmp_path / f"{name}.json").write_text(text, encoding="utf-8", errors="surrogateescape")
     report.save(tmp_path / "good.json")
-    (tmp_path / "half.json").write_text(report.to_json().replace("I do not know", "\\ud800"))
     async with serve(make_agent(), reports=tmp_path) as client:
         for name in texts:
             response = await client.get(f"/api/reports/{name}.json")
-            if name == "many":  # so many tries were not made, and it says nothing of them
-                assert [found["k"] for found in response.json()["estimates"]] == [1]
-                continue
             assert (response.status_code, response.json()["error"]["code"]) == (500, "unreadable"), name
-        response = await client.get("/api/reports/half.json")
-        assert json.loads(response.content)["trials"][0]["answer"] == "\ud800."
         monkeypatch.setattr(report_routes, "_MAX_REPORT_BYTES", 1_000)
         response = await client.get("/api/reports/good.json")
         assert (response.status_code, response.json()["error"]["code"]) == (413, "too_large")
