@@ -11,7 +11,7 @@ from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.errors import ModelError, UsageError
 from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import HintBlock, TextBlock, UserMsg
-from agentrt.middleware import CacheMiddleware, RetryMiddleware
+from agentrt.middleware import CacheMiddleware, InformationFlowMiddleware, RetryMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.runs import Run, RunRecorder
 from agentrt.state import InMemoryStateStore
@@ -370,3 +370,17 @@ async def test_replays_that_cannot_be_are_refused(store: InMemoryStateStore):
     await bare.reply("Find it")
     with pytest.raises(UsageError, match="recorded without content"):
         await (await store.runs.load(bare.state.session_id)).replay(bare)
+
+
+async def test_handles_of_held_text_replay_without_a_difference(store: InMemoryStateStore):
+    def pass_on(messages: Any, tools: Any) -> Any:
+        [result] = messages[-1].get_content_blocks("tool_result")
+        return [call("c2", arguments=f'{{"name": "{result.text}"}}')]
+
+    model = ScriptedChatModel([[call("c1")], pass_on, "It is there."])
+    agent = Agent("finder", "You find.", model, [find], [RunRecorder(store), InformationFlowMiddleware()])
+    await agent.reply("Find it")
+    run = await store.runs.load(agent.state.session_id)
+    assert run.requests[1].messages[-1].get_content_blocks("tool_result")[0].text.startswith("<untrusted_1_")
+    replayed = await run.replay(agent)
+    assert (replayed.differences, replayed.finished) == ([], True)

@@ -47,6 +47,10 @@ async def replay_run(run: Run, agent: Agent, after: After) -> Replay:
     if not run.inputs and not run.steps:  # a fork of the last answer, which had nothing more to do
         return Replay(message=run.message)
     state, answers = run.first_state(), RecordedAnswers(run, after)
+    if state.held is None:
+        # The recorded answers have handles with the tag of the recorded conversation.
+        states = (run.state_at(step.number) for step in run.steps)
+        state.held = next((type(found.held)(found.held.tag) for found in states if found.held is not None), None)
     async with InMemoryStateStore() as store:
         # In a store of its own, so that nothing is added to the record.
         layers = [layer for layer in agent.middlewares if not isinstance(layer, RunRecorder)]
