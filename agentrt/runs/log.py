@@ -350,7 +350,7 @@ class RunLog:
         if isinstance(record.result, PermissionDecision):
             decision = record.result
             reason = decision.message or decision.decision_reason or ""
-            body["decision"], body["reason"] = decision.behavior.value, self.settings.scrubber.value(str(reason))
+            body["decision"], body["reason"] = decision.behavior.value, self.settings.scrubber.text(str(reason))
         if changes:
             self.layers[str(record.layer)] = None
             if record.hook in ("on_system_prompt", "on_tools"):

@@ -243,9 +243,16 @@ def _unpacked(folder: Any) -> Any:
 
 
 async def test_without_content_numbers_and_names_stay(store: InMemoryStateStore):
-    agent = make_agent(store, script=[[call("c1")], "a secret answer"], content=False)
+    class Deny(MiddlewareBase):
+        inherited = False
+
+        async def on_check_permission(self, agent, input_kwargs, next_handler):
+            return PermissionDecision(PermissionBehavior.DENY, "a secret reason")
+
+    agent = make_agent(store, Deny(), script=[[call("c1")], "a secret answer"], content=False)
     await agent.reply("a secret question")
     run = await store.runs.load(agent.state.session_id)
+    assert {layer.reason for layer in run.layers} == {""}
     assert (run.title, run.tools, run.calls) == ("", ["find"], 2)
     assert not any(word in str(run.lines) for word in ("secret", "found it"))
     assert {line["event"]["type"] for line in run.lines if line["kind"] == "event"} > {"REPLY_START", "TOOL_CALL_END"}
