@@ -120,6 +120,8 @@ class RunRoutes:
 
     async def _delete(self, request: Request, sessions: OwnerSessions) -> Response:
         runs, info = await _find(request, sessions)
+        if info.parent is not None:
+            raise ApiError(409, "nested", "a run of a sub-agent is deleted with the run around it")
         if info.status == "running":
             session = await sessions.find(sessions.owner.public_id(info.session_id))
             # Without a running session, the process of the run has died.

@@ -256,6 +256,8 @@ async def test_a_run_is_deleted_with_those_below_it():
     async with serve(make_recorded()) as client:
         await ask(client, "help me")
         [child] = (await client.get(RUN)).json()["children"]
+        alone = await client.delete(f"/api/runs/{child['session_id']}/{child['reply_id']}")
+        assert code_of(alone) == (409, "nested")
         assert (await client.delete(RUN)).status_code == 204
         for path in (RUN, f"/api/runs/{child['session_id']}/{child['reply_id']}"):
             assert code_of(await client.get(path)) == (404, "no_run")
