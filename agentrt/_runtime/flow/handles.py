@@ -6,7 +6,7 @@ can write a handle without having read one.
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -122,6 +122,12 @@ def _value_digest(name: str, held: HeldValue) -> bytes:
     readers = None if label.readers is None else sorted(label.readers)
     parts = [name, label.trusted, readers, sorted(label.sources), held.release, held.value]
     return blake2b(to_json(parts), digest_size=16).digest()
+
+
+def take_tag(state: HoldingState, others: Iterable[HoldingState]) -> None:
+    """Give the handles of a conversation that holds nothing the tag that another state of it has, if any does."""
+    if state.held is None:
+        state.held = next((HeldValues(other.held.tag) for other in others if other.held is not None), None)
 
 
 def holds(state: HoldingState, text: str | None = None) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import get_args
 
+from agentrt._runtime.flow.handles import take_tag
 from agentrt.agent import Agent
 from agentrt.errors import UsageError
 from agentrt.message import Msg
@@ -47,10 +48,8 @@ async def replay_run(run: Run, agent: Agent, after: After) -> Replay:
     if not run.inputs and not run.steps:  # a fork of the last answer, which had nothing more to do
         return Replay(message=run.message)
     state, answers = run.first_state(), RecordedAnswers(run, after)
-    if state.held is None:
-        # The recorded answers have handles with the tag of the recorded conversation.
-        states = (run.state_at(step.number) for step in run.steps)
-        state.held = next((type(found.held)(found.held.tag) for found in states if found.held is not None), None)
+    # The recorded answers have handles of the recorded conversation.
+    take_tag(state, (run.state_at(step.number) for step in run.steps))
     async with InMemoryStateStore() as store:
         # In a store of its own, so that nothing is added to the record.
         layers = [layer for layer in agent.middlewares if not isinstance(layer, RunRecorder)]
