@@ -92,7 +92,7 @@ def create_app(
     playground_rules = Playground(playground, runners, has_owners=auth is not None)
     gate = Gate(runners, auth, limits)
     report_routes = ReportRoutes(gate, reports)
-    run_routes = RunRoutes(gate, playground_rules, auth is None if runs is None else bool(runs))
+    run_routes = RunRoutes(gate, playground_rules, runs)
     board = InputBoard(gate.owners)
     mcp = McpRoute(gate)
     app = Starlette(

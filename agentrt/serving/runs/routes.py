@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from agentrt._runtime.block import new_name
-from agentrt.errors import AgentRTError, RunCorrupt, StateError, UsageError
+from agentrt.errors import AgentRTError, ConfigError, RunCorrupt, StateError, UsageError
 from agentrt.runs import Run, RunInfo, RunStore
 from agentrt.runs.run import read_line
 from agentrt.runs.store import RUN_STATUSES, is_cursor
@@ -46,11 +46,13 @@ class RunRoutes:
     A run belongs to the owner of its session, by the label of the session when the run started.
     """
 
-    def __init__(self, gate: Gate, playground: Playground, are_open: bool) -> None:
+    def __init__(self, gate: Gate, playground: Playground, runs: bool | None) -> None:
+        if runs is not None and not isinstance(runs, bool):  # such as "no", which counts as true
+            raise ConfigError(f"create_app(runs=...) must be True or False, not {runs!r:.100}")
         self._gate = gate
         self._limits = gate.limits
         self._playground = playground
-        self.are_open = are_open
+        self.are_open = gate.auth is None if runs is None else runs
 
     def routes(self) -> list[Route]:
         """Return the routes; a session id may hold slashes."""

@@ -323,3 +323,8 @@ async def test_a_run_without_content_is_not_replayed():
     async with serve(make_recorded(content=False), playground=True) as client:
         await ask(client, "find it")
         assert code_of(await client.post(REPLAY, json={})) == (409, "replay")
+
+
+def test_runs_are_shown_by_true_alone():
+    with pytest.raises(ConfigError, match="must be True or False, not 'no'"):
+        create_app(World(Guard()).agent, auth=OWNERS, runs="no")  # type: ignore[arg-type]
