@@ -84,7 +84,7 @@ async def test_a_tool_calls_reader_is_told_which_layer_failed(moment: str) -> No
     stream = enter(compile_with(Guard("1"), Raise(LookupError(), moment)), "on_acting", Log())
     with pytest.raises(LookupError) as caught:
         for _ in range(10):
-            await stream.next_or_last()
+            await anext(stream)
     [note] = caught.value.__notes__
     assert "raised by Raise in on_acting" in note
 

@@ -6,9 +6,20 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt._runtime.chain import OBSERVED_LAYERS, LayerRecord, compile_chains
+from agentrt._runtime.chain import OBSERVED_LAYERS, LayerRecord, compile_chains, layer_record
 from agentrt.hooks import HOOKS, MiddlewareBase
-from tests.chain.helpers import CORES, Guard, Log, compile_with, enter, entry_of, read_texts, stream_model
+from tests.chain.helpers import (
+    CORES,
+    Guard,
+    Log,
+    compile_with,
+    enter,
+    entry_of,
+    event,
+    read_texts,
+    response,
+    stream_model,
+)
 
 STREAMS = ["on_reply", "on_reasoning", "on_acting"]
 
@@ -173,3 +184,83 @@ async def test_observer_that_fails_is_logged_once_and_hides_nothing(caplog: pyte
     assert [record.getMessage().partition(" (")[0] for record in caplog.records] == ["Broken failed in on_layer"]
     assert "secret" not in caplog.text
     assert recorder.outcomes() == {"a": "returned", None: "returned"}
+
+
+class Clock:
+    """Time that only layers and cores spend."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+    async def reason(self, agent, tool_choice):
+        for name in "abc":
+            self.now += 100
+            yield event(name)
+
+    async def stream_model(self, agent, messages, tools, tool_choice, current_model):
+        async def pieces():
+            for name in "abc":
+                self.now += 100
+                yield response(name, is_last=name == "c")
+
+        return pieces()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(layer_record, "perf_counter_ns", clock)
+    return clock
+
+
+def times_of(recorder: Recorder) -> dict[str | None, tuple[int, int]]:
+    return {layer: (record.own_ns, record.total_ns) for layer, record in recorder.ends().items()}
+
+
+async def test_own_time_is_without_an_inner_stream_that_is_still_open(clock: Clock):
+    class Stops(MiddlewareBase):
+        async def on_reasoning(self, agent, input_kwargs, next_handler):
+            async for item in next_handler():
+                clock.now += 7
+                yield item
+                raise ValueError("no")
+
+    recorder = Recorder()
+    with pytest.raises(ValueError, match="no"):
+        await read_texts(enter(compile_observed(Stops(), recorder, on_reasoning=clock.reason), "on_reasoning", Log()))
+    assert times_of(recorder) == {"Stops": (7, 107), None: (100, 100)}
+
+
+async def test_layer_that_reads_part_of_a_stream_counts_the_part_once(clock: Clock):
+    class Peeks(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            stream = await next_handler()
+            await anext(aiter(stream))
+            clock.now += 7
+            return stream
+
+    recorder = Recorder()
+    chains = compile_observed(Layer("a"), Peeks(), recorder, on_model_call=clock.stream_model)
+    assert await read_texts(await enter(chains, "on_model_call", Log())) == ["b", "c"]
+    assert times_of(recorder) == {"a": (0, 307), "Peeks": (7, 307), None: (300, 300)}
+
+
+async def test_own_time_is_never_negative(clock: Clock):
+    class Keeps(MiddlewareBase):
+        async def on_model_call(self, agent, input_kwargs, next_handler):
+            self.kept = await next_handler()
+            return self.answer()
+
+        async def answer(self):
+            clock.now += 7
+            yield response("x")
+
+    recorder, keeps = Recorder(), Keeps()
+    chains = compile_observed(keeps, recorder, on_model_call=clock.stream_model)
+    stream = await enter(chains, "on_model_call", Log())
+    assert await read_texts(keeps.kept) == ["a", "b", "c"]  # as a background task does, while the layer waits
+    assert await read_texts(stream) == ["x"]
+    assert times_of(recorder) == {"Keeps": (0, 7), None: (300, 300)}

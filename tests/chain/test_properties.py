@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from itertools import takewhile
 from typing import Any
 
 import anyio
 import anyio.lowlevel
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrt._runtime.chain import HookSpec, compile_chains
-from agentrt.errors import ChainContractError, MissingTerminalError
+from agentrt.errors import ChainContractError
 from agentrt.hooks import MiddlewareBase
 
 LOOPS: dict[str, dict[str, Any]] = {"asyncio": {"backend": "asyncio"}, "trio": {"backend": "trio"}}
@@ -498,65 +497,6 @@ def test_stream_chain_behaves_as_the_model_does(loop: str, layers: list[Base], c
     assert [event for event in trace if event[0] != "exit"] == model.trace
     assert outcome == expected
     check_closing(trace, model)
-
-
-# Streams that end with a certain item: the two ways to read one
-
-
-class Last(str):
-    """The item that a stream ends with."""
-
-    __slots__ = ()
-
-
-ENDING = HookSpec("on_items", "stream", ("a", "b"), (str,), Last, "items and the last one")
-# None of these puts an item of its own after the last one, which the one way refuses and the other drops.
-ADD_NOTHING = [Pass, Super, Override, InPlace, Retry, Restart, RaiseBefore, RaiseMid, RaiseAfter, Leave]
-
-
-def ending_core(core: Core, place: int) -> Callable[..., Any]:
-    async def items(agent: Trace, a: int, b: int) -> Any:
-        async with aclosing(stream_core(core, place)(agent, a, b)) as stream:
-            async for item in stream:
-                yield Last(item) if item.endswith(f".{core.count - 1}") else item
-
-    return items
-
-
-async def read_to_last(layers: list[Base], core: Core, takes_steps: bool) -> tuple[list[str], Any, Trace]:
-    """Return the items before the last one, that one or why there is none, and what was on the trace by then."""
-    trace, read = Trace(), []
-    chains = compile_chains(Base, [ENDING], {"on_items": ending_core(core, len(layers))}, layers)
-    stream = chains.on_items(trace, a=0, b=0)
-    outcome: Any = "cancelled"
-    with trace.scope:
-        try:
-            if takes_steps:
-                while not read or not isinstance(read[-1], Last):
-                    read.append(await stream.next_or_last())
-            else:
-                async for item in stream:
-                    read.append(item)
-            outcome = next(item for item in read if isinstance(item, Last))
-        except MissingTerminalError as error:
-            # A reader who takes what comes after the last item is told of it at the end.
-            outcome = next((item for item in read if isinstance(item, Last)), (type(error), str(error)))
-        except (Boom, ChainContractError) as error:
-            outcome = type(error), str(error)
-        finally:
-            await stream.aclose()
-    # What comes after the last item is dropped by the one way, and left to the reader by the other.
-    return list(takewhile(lambda item: not isinstance(item, Last), read)), outcome, trace
-
-
-@ON_EACH_LOOP
-@settings(max_examples=100, deadline=None, database=None)
-@given(layers_of(ADD_NOTHING), cores)
-# A layer that is left in its second stream has passed the last item of its first one on.
-@example([Leave(place=0, n=3), Restart(place=1, n=2)], Core(2, None, False))
-def test_both_ways_to_read_a_stream_do_the_same(loop: str, layers: list[Base], core: Core) -> None:
-    read = anyio.run(read_to_last, layers, core, False, **LOOPS[loop])
-    assert anyio.run(read_to_last, layers, core, True, **LOOPS[loop]) == read
 
 
 # Calls: the chain

@@ -15,8 +15,8 @@ from agentrt._runtime.chain.attribution import name_the_layer, origins_of
 from agentrt._runtime.chain.chains import Chains, Layer
 from agentrt._runtime.chain.check import check_middlewares, lifespans_of
 from agentrt._runtime.chain.layer_record import ObserveStep
-from agentrt._runtime.chain.owned_stream import OwnedStream, StreamContract, StreamStep, is_stream
-from agentrt._runtime.chain.owner import Owner
+from agentrt._runtime.chain.owned_stream import OwnedStream, StreamContract
+from agentrt._runtime.chain.owner import Owner, StreamStep, is_stream
 from agentrt._runtime.chain.spec import (
     EVERY_STEP,
     Core,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from textwrap import indent
-from typing import Literal, NotRequired, Protocol, TypedDict
+from typing import Literal, NamedTuple, NotRequired, Protocol, TypedDict
 
 from agentrt._runtime.chain.chains import Chains, Layer
 from agentrt._runtime.chain.check import location_of
@@ -77,7 +77,9 @@ class _Description(TypedDict):
     unused: dict[str, list[_LayerDescription]]
     middlewares: list[_MiddlewareDescription]
     toolsets: NotRequired[list["ToolsetDescription"]]
+    inner_tools: NotRequired[dict[str, list[str]]]
     children: NotRequired[list["ChildDescription"]]
+    background: NotRequired[list[str]]
 
 
 class ToolsetDescription(TypedDict):
@@ -96,6 +98,20 @@ class ChildDescription(TypedDict):
     isolation: dict[str, str]
 
 
+class ToolDescriptions(NamedTuple):
+    """What `explain` shows of tools.
+
+    Those of middlewares, by their `id()`; toolsets; agents that are tools; tools that others call; tools whose calls
+    are let go.
+    """
+
+    of_middlewares: Mapping[int, Sequence[str]] = {}
+    toolsets: Sequence[ToolsetDescription] = ()
+    children: Sequence[ChildDescription] = ()
+    inner_tools: Mapping[str, list[str]] = {}
+    background: Sequence[str] = ()
+
+
 def explain(
     chains: Chains,
     name: str,
@@ -105,14 +121,17 @@ def explain(
     origins: Mapping[int, str] | None = None,
     children: Sequence[ChildDescription] = (),
     toolsets: Sequence[ToolsetDescription] = (),
+    inner_tools: Mapping[str, list[str]] | None = None,
     packages: Mapping[int, str] | None = None,
     about: Mapping[int, Sequence[str]] | None = None,
+    background: Sequence[str] = (),
 ) -> str:
     """Return the layers of every hook from the outermost to the core, the observers, and the tools of middlewares.
 
     `tools` maps the `id` of a middleware to the names of its tools, `origins` to the name of the agent that it comes
     from, where that is another one, `packages` to the package that has installed it, and `about` to lines of its own.
-    Raises `ValueError` for an unknown format.
+    `inner_tools` maps the name of a tool to those of the tools that it calls. `background` has the names of the tools
+    whose calls are let go. Raises `ValueError` for an unknown format.
     """
     description = _describe_chains(chains, name, cores, tools)
     _note(description, chains, "from", origins or {})
@@ -124,6 +143,10 @@ def explain(
         description["children"] = list(children)
     if toolsets:
         description["toolsets"] = list(toolsets)
+    if inner_tools:
+        description["inner_tools"] = dict(inner_tools)
+    if background:
+        description["background"] = list(background)
     if format == "text":
         return _Page(_write_text(description))
     if format == "json":
@@ -341,12 +364,20 @@ def _write_text(description: _Description) -> str:
     lines += _lines_about(description["middlewares"])
     for toolset in description.get("toolsets", ()):
         lines.append(f"\n{_title_of_toolset(toolset)}")
+    for tool, names in description.get("inner_tools", {}).items():
+        lines.append(f"\nThe tool {tool!r} calls: {', '.join(names)}")
+    if "background" in description:
+        lines.append(f"\n{_background_line(description['background'])}")
     for child in description.get("children", ()):
         lines.append(f"\nThe tool {child['tool']!r} is an agent, with chains of its own:\n")
         lines.append(indent(_write_text(child["chains"]), "    "))
         lines.append(f"\n    What is its own, and what it shares with {description['agent']!r}:")
         lines += [f"      {resource}: {rule}" for resource, rule in child["isolation"].items()]
     return "\n".join(lines)
+
+
+def _background_line(names: Sequence[str]) -> str:
+    return f"Background tools, awaited where no runner runs the agent: {', '.join(names)}"
 
 
 def _lines_about(middlewares: Sequence[_MiddlewareDescription]) -> list[str]:
@@ -418,6 +449,11 @@ def _mermaid_lines(description: _Description, prefix: str) -> list[str]:
             lines.append(f'  {prefix}about_{number}["{label}"]')
     for number, toolset in enumerate(description.get("toolsets", ()), 1):
         lines.append(f'  {prefix}toolset_{number}["{_escape_label(_title_of_toolset(toolset))}"]')
+    for number, (tool, names) in enumerate(description.get("inner_tools", {}).items(), 1):
+        label = _escape_label(f"The tool {tool!r} calls: {', '.join(names)}")
+        lines.append(f'  {prefix}calling_{number}["{label}"]')
+    if "background" in description:
+        lines.append(f'  {prefix}background["{_escape_label(_background_line(description["background"]))}"]')
     for number, child in enumerate(description.get("children", ()), 1):
         name = f"{prefix}child_{number}"
         label = _escape_label(f"The tool {child['tool']!r}: the agent {child['chains']['agent']!r}")

@@ -11,8 +11,7 @@ from time import perf_counter_ns
 from typing import Any, Literal
 
 from agentrt._runtime.chain.chains import Layer
-from agentrt._runtime.chain.owned_stream import StreamStep, is_stream
-from agentrt._runtime.chain.owner import Owner
+from agentrt._runtime.chain.owner import Owner, StreamStep, is_stream
 from agentrt._runtime.chain.spec import Function, HookSpec, Notify, ObservableCore, Values
 
 __all__ = ["OBSERVED_LAYERS", "LayerOutcome", "LayerRecord", "ObserveStep", "observed_layers"]
@@ -36,7 +35,8 @@ class LayerRecord:
 
     The other fields are set at the "end". `result` is the return value of a call, or the last item of a stream.
     `total_ns` is the time that the layer was in control, with everything that it called; `own_ns` excludes inner layers
-    and the core. Neither includes the time of a stream's reader.
+    and the core, and is 0 if they took longer, because a background task reads them. Neither includes the time of a
+    stream's reader.
 
     The record shares objects with the reply: do not change them.
     """
@@ -58,65 +58,54 @@ class LayerRecord:
 
 
 class LayerCall:
-    """One call of one layer, and its time so far."""
+    """One call of one layer, and the time for which the layer was in control so far."""
 
-    __slots__ = (
-        "agent",
-        "entered_at",
-        "inner_calls",
-        "is_in_control",
-        "notify",
-        "own_ns",
-        "own_since",
-        "parent",
-        "start",
-        "total_ns",
-    )
     start: LayerRecord
+    # Defaults of the class, since most calls set few of these.
+    _ns = earlier_ns = 0
+    _stream: "ObservedStream | None" = None
+    # The latest call of the next layer; `earlier_ns` is the time of those before, since a layer makes one at a time.
+    inner: "LayerCall | None" = None
 
-    def __init__(self, point: "_Point", agent: object, parent: "LayerCall | None", values: Values) -> None:
-        self.notify = point.notify
-        self.agent = agent
-        self.parent = parent
-        self.inner_calls = 0  # calls of inner layers in progress: their time is not this layer's own
-        self.own_ns = self.total_ns = self.entered_at = self.own_since = 0
-        self.is_in_control = False
-        parent_id = None if parent is None else parent.start.call_id
+    def __init__(self, point: "_Point", agent: object, outer: "LayerCall | None", values: Values) -> None:
+        self._notify = point.notify
+        self._agent = agent
+        parent_id = None
+        if outer is not None:
+            parent_id = outer.start.call_id
+            if outer.inner is not None:
+                outer.earlier_ns += outer.inner.total_ns
+            outer.inner = self
         # A copy: the layer may change its dict.
-        self.start = LayerRecord("begin", next(_call_ids), parent_id, point.hook, point.layer, point.place, {**values})
-        point.notify(agent, self.start)
-        self.enter()
+        start = LayerRecord("begin", next(_call_ids), parent_id, point.hook, point.layer, point.place, {**values})
+        self.start = start
+        point.notify(agent, start)
 
-    def enter(self) -> None:
-        """Give control to the layer: it is called, or its stream is read or closed."""
-        now = perf_counter_ns()
-        parent = self.parent
-        if parent is not None:
-            if parent.is_in_control and not parent.inner_calls:
-                parent.own_ns += now - parent.own_since
-            parent.inner_calls += 1
-        self.entered_at = self.own_since = now
-        self.is_in_control = True
+    @property
+    def total_ns(self) -> int:
+        """How long the layer was in control, with all that it called."""
+        return self._ns if self._stream is None else self._ns + self._stream.read_ns
 
-    def leave(self) -> None:
-        """Take control back from the layer."""
-        now = perf_counter_ns()
-        self.is_in_control = False
-        self.total_ns += now - self.entered_at
-        if not self.inner_calls:
-            self.own_ns += now - self.own_since
-        parent = self.parent
-        if parent is not None:
-            parent.inner_calls -= 1
-            parent.own_since = now
+    def leave(self, since: int, stream: "ObservedStream") -> None:
+        """Take back the control that the layer has had `since` then; it returned a stream, whose reader gives it."""
+        # The layer may have read a part of the stream that it passes on.
+        self._ns = perf_counter_ns() - since - stream.read_ns
+        self._stream = stream
 
-    def end(self, outcome: LayerOutcome, result: object = None) -> None:
-        """Take control back for good, and notify the observers."""
-        self.leave()
+    def end(self, outcome: LayerOutcome, since: int, result: object = None) -> None:
+        """Take back the control for good, and notify the observers."""
+        self._ns += perf_counter_ns() - since
+        total_ns = self.total_ns
+        own_ns = total_ns - self.earlier_ns
+        # A layer that fails ends before the stream that it has read: the owner closes that afterwards.
+        if self.inner is not None:
+            own_ns -= self.inner.total_ns
         start = self.start
         values = (start.call_id, start.parent, start.hook, start.layer, start.place, start.values)
+        # Inner layers may take longer than this one, if it reads their stream in a background task.
+        times = (own_ns if own_ns > 0 else 0, total_ns)
         # Built directly, since `replace` would take longer than all the rest.
-        self.notify(self.agent, LayerRecord("end", *values, result, outcome, self.own_ns, self.total_ns))
+        self._notify(self._agent, LayerRecord("end", *values, result, outcome, *times))
 
 
 class _Point:
@@ -140,64 +129,69 @@ class _Point:
 
     def observe_stream(self, step: StreamStep) -> StreamStep:
         def observed(values: Values, owner: Owner) -> AsyncIterator[object]:
-            call = self.begin(owner, values)
+            call, since = self.begin(owner, values), perf_counter_ns()
             try:
                 stream = step(values, owner)
             except BaseException as error:
-                call.end(_outcome_of(error))
+                call.end(_outcome_of(error), since)
                 raise
-            call.leave()
-            return ObservedStream(stream, call)
+            return ObservedStream(stream, call, since)
 
         return observed
 
     def observe_call(self, step: Callable[[Values, Owner], Awaitable[object]], streams: bool) -> Function:
         async def observed(values: Values, owner: Owner) -> object:
-            call = self.begin(owner, values)
+            call, since = self.begin(owner, values), perf_counter_ns()
             try:
                 result = await step(values, owner)
             except BaseException as error:
-                call.end(_outcome_of(error))
+                call.end(_outcome_of(error), since)
                 raise
             if not (streams and is_stream(result)):
-                call.end("returned", result)
+                call.end("returned", since, result)
                 return result
-            call.leave()
             # A stream that is passed on stays the same object, which the owner recognizes.
             if isinstance(result, ObservedStream):
-                result.add(call)
+                result.add(call, since)
                 return result
-            return ObservedStream(result, call)
+            return ObservedStream(result, call, since)
 
         return observed
 
     def observe_change(self, change: Function, key: str) -> Function:
         async def observed(agent: object, *value: object, **values: object) -> object:
             call = LayerCall(self, agent, None, {key: value[0]} if value else values)
+            since = perf_counter_ns()
             try:
                 result: object = await change(agent, *value, **values)
             except BaseException as error:
-                call.end(_outcome_of(error))
+                call.end(_outcome_of(error), since)
                 raise
-            call.end("returned", result)
+            call.end("returned", since, result)
             return result
 
         return observed
 
 
 class ObservedStream:
-    """A stream that measures its layers; to the owner it looks like the inner stream."""
+    """A stream that measures its layers; to the owner it looks like the inner stream.
 
-    __slots__ = ("_calls", "_items", "_last", "_stream")
+    `read_ns` is how long it has been read, not counting the time of its reader.
+    """
 
-    def __init__(self, stream: AsyncIterator[object], call: LayerCall) -> None:
+    __slots__ = ("_calls", "_items", "_last", "_stream", "read_ns")
+
+    def __init__(self, stream: AsyncIterator[object], call: LayerCall, since: int) -> None:
         self._stream = self._items = stream
-        self._calls = [call]  # innermost first
+        self._calls: list[LayerCall] = []  # innermost first
         self._last: object = None
+        self.read_ns = 0
+        self.add(call, since)
 
-    def add(self, call: LayerCall) -> None:
-        """Measure another layer, which passed the stream on."""
+    def add(self, call: LayerCall, since: int) -> None:
+        """Measure the layer that returned the stream: it made it, or passed it on."""
         self._calls.append(call)
+        call.leave(since, self)
 
     def __getattr__(self, name: str) -> object:
         # Owners and layers see the attributes of the inner stream, such as whether a generator has ended.
@@ -208,39 +202,34 @@ class ObservedStream:
         return self
 
     async def __anext__(self) -> object:
-        for call in reversed(self._calls):
-            call.enter()
+        # The clock is read twice for each item and layer, and nothing else is called: most of the cost is here.
+        since = perf_counter_ns()
         try:
             item = self._last = await anext(self._items)
         except BaseException as error:
-            self._end(_outcome_of(error))
+            self._end(_outcome_of(error), since)
             raise
-        for call in self._calls:
-            call.leave()
+        self.read_ns += perf_counter_ns() - since
         return item
 
     async def aclose(self) -> None:
         """Close the inner stream, which ends its calls."""
         aclose = getattr(self._stream, "aclose", None)
-        if not self._calls:
-            # It ended by itself, which closes a generator; other streams may still need closing.
-            if aclose is not None:
-                await aclose()
-            return
-        for call in reversed(self._calls):
-            call.enter()
+        since = perf_counter_ns()
         try:
+            # One that ended by itself, too: generators are closed by then, but other streams may not be.
             if aclose is not None:
                 await aclose()
         except BaseException as error:
-            self._end(_outcome_of(error))
+            self._end(_outcome_of(error), since)
             raise
-        self._end("closed")
+        self._end("closed", since)
 
-    def _end(self, outcome: LayerOutcome) -> None:
+    def _end(self, outcome: LayerOutcome, since: int) -> None:
+        # Let go of the calls, which hold this stream: a circle would wait for the garbage collector.
         calls, self._calls = self._calls, []
         for call in calls:
-            call.end(outcome, self._last)
+            call.end(outcome, since, self._last)
 
 
 def _outcome_of(error: BaseException) -> LayerOutcome:

@@ -1,21 +1,17 @@
 """The stream that leaves a chain, with all that was opened for it: its items are checked, and the rest is closed."""
 
-import logging
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from types import AsyncGeneratorType, CodeType
-from typing import NoReturn, TypeGuard
+from typing import NoReturn, Self
 
 from agentrt._runtime.chain.attribution import Origins, code_that_reads, name_the_layer
 from agentrt._runtime.chain.chains import Layer
-from agentrt._runtime.chain.owner import Owner
-from agentrt._runtime.chain.spec import HookSpec, Values
-from agentrt._runtime.chain.violations import late_item, missing_terminal, wrong_item
+from agentrt._runtime.chain.layer_record import ObservedStream
+from agentrt._runtime.chain.owner import Owner, StreamStep
+from agentrt._runtime.chain.spec import HookSpec
+from agentrt._runtime.chain.violations import missing_terminal, wrong_item
 
-__all__ = ["OwnedStream", "StreamContract", "StreamStep", "is_stream", "own_stream"]
-
-_logger = logging.getLogger("agentrt")
-
-StreamStep = Callable[[Values, Owner], AsyncIterator[object]]
+__all__ = ["OwnedStream", "StreamContract", "own_stream"]
 
 
 class StreamContract:
@@ -73,25 +69,51 @@ class StreamContract:
 class OwnedStream:
     """A stream with everything that was opened for it: closing it, or reading it to its end, closes all of that.
 
-    It is read as any other one, or, if it must end with a certain item, by `next_or_last`. Another function may read
-    what `open` returns, in its own frame: it calls `check` before anything else is done with an item, unless the item
-    is an event and nothing is `abandoned`, and awaits `end` after the last one, or `fail`.
+    It is read as any other one. Another function may read what `open` returns, in its own frame: it calls `check`
+    before anything else is done with an item, unless the item is an event and nothing is `abandoned`, and awaits `end`
+    after the last one, or `fail`.
     """
 
-    __slots__ = ("_contract", "_items", "_owner")
+    __slots__ = ("_contract", "_last", "_owner", "_steps")
 
     def __init__(self, contract: StreamContract, owner: Owner) -> None:
         self._contract = contract
         self._owner = owner
-        self._items: AsyncGenerator[object, None] | None = None
+        self._steps: AsyncIterator[object] | None = None
+        self._last: object = None
 
-    def __aiter__(self) -> AsyncGenerator[object, None]:
-        if self._items is None:
-            self._items = _read(self._contract, self._owner)
-        return self._items
+    def __aiter__(self) -> Self:
+        return self
 
+    # Not a generator: an event loop has to be told of each one that begins.
     async def __anext__(self) -> object:
-        return await anext(aiter(self))
+        contract, owner, steps = self._contract, self._owner, self._steps
+        if owner.is_closed:
+            raise StopAsyncIteration
+        try:
+            if steps is None:
+                steps = self._steps = aiter(contract.stream_of(owner))
+            try:
+                item = self._last = await steps.__anext__()
+            except StopAsyncIteration:
+                contract.check_end(self._last)
+            else:
+                if item.__class__ not in contract.item_classes:
+                    contract.check_item(item)
+                if owner.abandoned:  # by a layer that stopped early, while one further out still yields
+                    await owner.close_abandoned()
+                return item
+        except GeneratorExit:  # nothing can be awaited any more
+            raise
+        except BaseException as error:  # named and raised again
+            await self.fail(error)
+            raise
+        for stream in owner.opened:
+            if getattr(stream, "ag_frame", stream) is not None:  # not a generator that has ended, as nearly all have
+                await owner.close()
+                break
+        owner.is_closed = True
+        raise StopAsyncIteration
 
     @property
     def abandoned(self) -> Sequence[object]:
@@ -101,7 +123,7 @@ class OwnedStream:
     def open(self, reader: CodeType) -> AsyncIterator[object]:
         """Return the stream of the outermost layer; in a traceback, another chain lies below the code of `reader`.
 
-        Its steps are iterators: a stream that is not a generator is read by one.
+        Its steps can be iterated: those of a stream that is neither a generator nor observed are taken by our own.
         """
         self._owner.reader = reader
         try:
@@ -109,7 +131,9 @@ class OwnedStream:
         except Exception as error:
             self._contract.name_the_layer(error, self._owner)
             raise
-        return stream if isinstance(stream, AsyncGeneratorType) else aiter(self)
+        if isinstance(stream, AsyncGeneratorType):
+            return stream
+        return aiter(stream if isinstance(stream, ObservedStream) else self)
 
     async def check(self, item: object) -> None:
         """Check an item, and close what is abandoned."""
@@ -136,84 +160,14 @@ class OwnedStream:
             raise
         await self._owner.close()
 
-    async def next_or_last(self) -> object:
-        """Return the next item; the one that the stream must end with only once it has ended and all is closed.
-
-        A stream that holds nothing else, like most streams of tool calls, takes a single coroutine.
-        What comes after the last item is dropped with a warning. `_read` is the same with a generator; a property test
-        compares the two.
-        """
-        contract, owner = self._contract, self._owner
-        assert contract.terminal is not None
-        last: object = None
-        try:
-            async for item in contract.stream_of(owner):
-                if item.__class__ not in contract.item_classes:
-                    contract.check_item(item)
-                if owner.abandoned:
-                    await owner.close_abandoned()
-                if last is not None:
-                    _logger.warning(late_item(contract.spec, contract.layers, item))
-                elif isinstance(item, contract.terminal):
-                    last = item
-                else:
-                    owner.last_item = item
-                    return item
-            if last is None:
-                contract.check_end(owner.last_item)
-        except GeneratorExit:
-            await owner.close()
-            raise
-        except BaseException as error:  # named and raised again
-            await self.fail(error)
-            raise
-        for stream in owner.opened:
-            if getattr(stream, "ag_frame", stream) is not None:  # not a generator that has ended, as nearly all have
-                await owner.close()
-                break
-        owner.is_closed = True
-        return last
-
     async def athrow(self, error: BaseException | type[BaseException]) -> NoReturn:
         """Close everything and raise the error, as a generator does that has no use for it."""
         await self.aclose()
         raise error
 
     async def aclose(self) -> None:
-        # A generator that was never started does not run its `finally`, so the owner is asked as well.
-        try:
-            if self._items is not None:
-                await self._items.aclose()
-        finally:
-            if not self._owner.is_closed:
-                await self._owner.close()
-
-
-async def _read(contract: StreamContract, owner: Owner) -> AsyncGenerator[object, None]:
-    # An object of its own: one that held this generator would be a circle with it, and not closed when it is dropped.
-    chain = OwnedStream(contract, owner)
-    item: object = None
-    abandoned, item_classes = owner.abandoned, contract.item_classes
-    if owner.is_closed:
-        return
-    try:
-        async for item in contract.stream_of(owner):
-            if item.__class__ not in item_classes:
-                contract.check_item(item)
-            if abandoned:  # by a layer that stopped early, while one further out still yields
-                await owner.close_abandoned()
-            yield item
-    except GeneratorExit:  # being closed is not an error, so one in the clean-up may be raised
-        await owner.close()
-        raise
-    except BaseException as error:  # named and raised again
-        await chain.fail(error)
-        raise
-    await chain.end(item)
-
-
-def is_stream(result: object) -> TypeGuard[AsyncIterator[object]]:
-    return hasattr(result, "__aiter__") and hasattr(result, "__anext__")
+        if not self._owner.is_closed:
+            await self._owner.close()
 
 
 def own_stream(stream: AsyncIterable[object]) -> OwnedStream:
@@ -227,5 +181,5 @@ def own_stream(stream: AsyncIterable[object]) -> OwnedStream:
 
 
 _OF_A_CORE = StreamContract(HookSpec("", "stream", (), (object,), None, ""), (), {})
-_READERS: frozenset[CodeType | None] = frozenset((_read.__code__, OwnedStream.next_or_last.__code__))
+_READERS: frozenset[CodeType | None] = frozenset((OwnedStream.__anext__.__code__,))
 """The code of an entry into a chain, in a traceback."""

@@ -2,16 +2,16 @@
 
 import logging
 from bisect import bisect_right
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from traceback import format_tb
 from types import CodeType
-from typing import Any
+from typing import Any, TypeGuard
 
 from agentrt._runtime.chain.attribution import Origins, code_that_reads
 from agentrt._runtime.chain.chains import Layer
 from agentrt._runtime.chain.spec import Values
 
-__all__ = ["Owner"]
+__all__ = ["Owner", "StreamStep", "is_stream"]
 
 _logger = logging.getLogger("agentrt")
 
@@ -24,19 +24,17 @@ class Owner:
     """The streams that one entry into a chain has opened, outermost first.
 
     `agent` is the argument of the entry, and `given` holds the values that the chain was entered with, as they were
-    before any layer could change them. `stream` is that of the outermost layer, once it is open, and `last_item`
-    the last one that `OwnedStream.next_or_last` gave before the end. `reader` is the code of the function that
-    reads it in a frame of its own. `core` is the last stream of the core, which may have been made elsewhere.
-    `abandoned` holds the streams of layers that stopped without finishing them, each with its place among the
-    opened ones. For streams that calls returned, `depths` says how far in the layers stand that returned them, and
-    `origin_by_code` which layer returned one, by the code that reads the stream; `None` stands for the core. Where
-    layers are observed, `layer_calls` has the last call of each, by its place.
+    before any layer could change them. `stream` is that of the outermost layer, once it is open, and `reader` the
+    code of the function that reads it in a frame of its own. `core` is the last stream of the core, which may have been
+    made elsewhere. `abandoned` holds the streams of layers that stopped without finishing them, each with its place
+    among the opened ones. For streams that calls returned, `depths` says how far in the layers stand that returned
+    them, and `origin_by_code` which layer returned one, by the code that reads the stream; `None` stands for the core.
+    Where layers are observed, `layer_calls` has the last call of each, by its place.
     """
 
     # Defaults of the class, since most of these are never set where a hook has a layer or two.
     stream: AsyncIterator[object] | None = None
     core: object = None
-    last_item: object = None
     reader: CodeType | None = None
     layer_calls: dict[int, Any] | None = None
     depths = _NO_DEPTHS
@@ -120,3 +118,11 @@ class Owner:
             _logger.error("a layer's clean-up failed while %r was being raised:\n%s", type(error).__name__, frames)
         finally:
             self.is_closed = True
+
+
+StreamStep = Callable[[Values, Owner], AsyncIterator[object]]
+"""Opens the stream of a layer, or of the core, for an entry into the chain."""
+
+
+def is_stream(result: object) -> TypeGuard[AsyncIterator[object]]:
+    return hasattr(result, "__aiter__") and hasattr(result, "__anext__")

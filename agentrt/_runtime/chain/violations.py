@@ -11,7 +11,6 @@ from agentrt.errors import ChainContractError, ChainError, MissingTerminalError
 __all__ = [
     "describe_misuse",
     "ended_chain",
-    "late_item",
     "missing_terminal",
     "positional_value",
     "running_call",
@@ -56,15 +55,6 @@ def missing_terminal(spec: HookSpec, layers: Sequence[Layer], last: object) -> M
     return MissingTerminalError(
         f"{spec.name} must end with one {spec.terminal.__name__}, but {ending}; {_layer_names(layers)}: "
         f"one of them did not pass on what next_handler() gave, or gave nothing in its place"
-    )
-
-
-def late_item(spec: HookSpec, layers: Sequence[Layer], item: object) -> str:
-    """Return what to say of an item that came after the last one; of its type alone, since this goes to the log."""
-    assert spec.terminal is not None
-    return (
-        f"{spec.name} must end with its {spec.terminal.__name__}, but a {type(item).__name__} came after it: "
-        f"it was dropped; {_layer_names(layers)}"
     )
 
 

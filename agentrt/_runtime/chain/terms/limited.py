@@ -14,7 +14,7 @@ from anyio import CancelScope
 
 from agentrt._runtime.chain.attribution import add_origin_note, code_that_reads
 from agentrt._runtime.chain.chains import Layer
-from agentrt._runtime.chain.owned_stream import is_stream
+from agentrt._runtime.chain.owner import is_stream
 from agentrt._runtime.chain.spec import Function, HookSpec, Values
 from agentrt._runtime.chain.terms.clock import OwnTime, count_own_time
 from agentrt._runtime.chain.terms.entries import Limit
