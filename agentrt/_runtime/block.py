@@ -277,6 +277,11 @@ class ToolResultBlock(Strict):
         """The text of the output, one block a line, without data."""
         return join_texts(self.output)
 
+    @property
+    def blocks(self) -> list[TextBlock | DataBlock]:
+        """The output as a new list of blocks; a `str` is one text block."""
+        return [TextBlock(self.output)] if isinstance(self.output, str) else [*self.output]
+
 
 @dataclass(slots=True, repr=False, eq=False)
 class ProviderBlock(Strict):

@@ -109,12 +109,13 @@ def spawn_and_step(main: Callable[[], Coroutine[Any, Any, None]]) -> bool:
     loop, caller = asyncio.get_running_loop(), asyncio.current_task()
     cancellations = 0 if caller is None else caller.cancelling()
     if loop.get_task_factory() is not None:
-        task = loop.create_task(main())  # without a context, which a factory need not take
+        task, is_over = loop.create_task(main()), False  # without a context, which a factory need not take
     elif sys.version_info >= (3, 12):
         task = asyncio.Task(main(), loop=loop, eager_start=True)
+        is_over = task.done()
     else:
-        task = _step_new_task(loop, caller, main())
-    if not task.done():
+        task, is_over = _step_new_task(loop, caller, main())
+    if not is_over:
         _keep(task)
     return caller is not None and caller.cancelling() > cancellations
 
@@ -126,8 +127,11 @@ def _keep(task: asyncio.Task[None]) -> None:
 
 def _step_new_task(
     loop: asyncio.AbstractEventLoop, caller: asyncio.Task[Any] | None, coroutine: Coroutine[Any, Any, None]
-) -> asyncio.Task[None]:
-    """Do what an eager task does where asyncio has none."""
+) -> tuple[asyncio.Task[None], bool]:
+    """Do what an eager task does where asyncio has none; returns whether the work is over as well.
+
+    Then the event loop holds the task, which has one step left.
+    """
     context = copy_context()
     stepped = _SteppedCoroutine(coroutine)
     task = loop.create_task(stepped, context=context)
@@ -140,18 +144,18 @@ def _step_new_task(
         _leave_task(loop, task)
         if caller is not None:
             _enter_task(loop, caller)
-    return task
+    return task, stepped.is_over
 
 
 class _SteppedCoroutine(Coroutine[Any, Any, None]):
     """A coroutine whose first step is taken before that of its task, which then repeats what came of it."""
 
-    __slots__ = ("_awaited", "_coroutine", "_error", "_is_over", "_is_repeated", "_waits_for_future")
+    __slots__ = ("_awaited", "_coroutine", "_error", "_is_repeated", "_waits_for_future", "is_over")
 
     def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._coroutine = coroutine
         self._is_repeated = False
-        self._is_over = False
+        self.is_over = False
         self._awaited: Any = None
         self._waits_for_future = False
         self._error: BaseException | None = None
@@ -160,7 +164,7 @@ class _SteppedCoroutine(Coroutine[Any, Any, None]):
         try:
             self._awaited = awaited = self._coroutine.send(None)
         except StopIteration:
-            self._is_over = True
+            self.is_over = True
         except BaseException as error:  # noqa: BLE001  # raised in the task
             self._error = error
         else:
@@ -175,14 +179,14 @@ class _SteppedCoroutine(Coroutine[Any, Any, None]):
 
     def throw(self, *error: Any) -> Any:
         # A task that is cancelled cancels what it waits for, and is given its cancellation by that.
-        if self._is_repeated or not (self._is_over or self._error is not None or self._cancel_awaited(error[0])):
+        if self._is_repeated or not (self.is_over or self._error is not None or self._cancel_awaited(error[0])):
             self._is_repeated = True
             return self._coroutine.throw(*error)
         return self._repeat_first_step()
 
     def _repeat_first_step(self) -> Any:
         self._is_repeated = True
-        if self._is_over:
+        if self.is_over:
             raise StopIteration
         error, self._error = self._error, None
         try:

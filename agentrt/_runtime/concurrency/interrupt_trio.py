@@ -23,10 +23,12 @@ class _TrioInterruption(Interruption):
     """The same on trio, where the reply is stopped by a cancel scope.
 
     One scope is open while a step works, and closed before the reader has control; where nobody reads, it is open from
-    the first step to the end. A scope knows its own cancellation, so nothing is taken back, and no task is noted.
+    the first step to the end. A scope knows its own cancellation, so nothing is taken back, and no task is noted. The
+    scope of a step that is read gets its deadline when the step waits, since hardly any step for a delta does.
     """
 
     has_scopes = True
+    _is_read = False
     _has_caught = False  # whether the scope that was left last has ended its own cancellation
 
     def __init__(self) -> None:
@@ -79,14 +81,21 @@ class _TrioInterruption(Interruption):
         if self._now() >= self.deadline:  # looked at here, since what never waits does not notice its scope's deadline
             self.reason = self.reason or "exceed_max_seconds"
         if self.reason is None:  # else nothing is left to stop, and what closes the step is not to be cancelled
-            self._scope = self._step_scope = scope = self._new_scope(deadline=self.deadline)
+            scope = self._new_scope() if self._is_read else self._new_scope(deadline=self.deadline)
+            self._scope = self._step_scope = scope
             scope.__enter__()
 
     def elapsed(self) -> float:
         return float(self._now()) - self.started_at
 
     def follow(self, reading: Reading) -> None:
-        pass
+        self._is_read = True
+        reading.on_wait = self._set_deadline
+
+    def _set_deadline(self) -> None:
+        scope = self._step_scope
+        if scope is not None and scope.deadline != self.deadline:
+            scope.deadline = self.deadline
 
     def bind_reader(self) -> None:
         pass

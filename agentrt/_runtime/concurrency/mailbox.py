@@ -1,17 +1,26 @@
 """Events on their way to the stream of a reply."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from agentrt._runtime.concurrency.event_loop import Event, new_event
 from agentrt.errors import UsageError
 
-__all__ = ["Mailbox"]
+__all__ = ["EventSource", "Mailbox"]
 
 _MAILBOX_SIZE = 64
 _MAX_POSTED = 10_000
 _NOTHING: deque[Any] = deque(maxlen=0)  # an empty deque takes as much memory as ten events
+
+
+class EventSource:
+    """An item that stands for the events of something that its reader tells in another way, if it has one."""
+
+    __slots__ = ()
+
+    def events(self) -> Iterable[Any]:
+        raise NotImplementedError
 
 
 class Mailbox:
@@ -51,9 +60,13 @@ class Mailbox:
         self.wake()
 
     def take(self) -> Iterator[Any]:
-        """Take items and yield them, until there are none."""
+        """Take items and yield them as events, until there are none."""
         while self.items:
-            yield self.items.popleft()
+            item = self.items.popleft()
+            if isinstance(item, EventSource):
+                yield from item.events()
+            else:
+                yield item
         self.admit_waiting()
 
     def admit_waiting(self) -> None:
