@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import pydantic
 
-from agentrt.errors import Rejected
+from agentrt.errors import ModelError, Rejected, Transient
 from agentrt.types import SignRequest
 
 KeyOption = str | pydantic.SecretStr | Callable[[], str | Awaitable[str]]
@@ -109,14 +109,22 @@ class Credentials:
         try:
             result = function(*arguments)
             return await result if inspect.isawaitable(result) else result
+        except (Rejected, Transient) as error:  # ours, which show no secret
+            failure: ModelError = type(error)(f"{self.source}: {error}")
         except Exception as error:  # noqa: BLE001  # the boundary to the user's function
-            name = type(error).__name__
+            failure = self._rejection(option, f"raised {type(error).__name__}, so nothing was sent")
         # Outside of the `except`, or the error, which may hold a secret, would become its context.
-        raise self._rejection(option, f"raised {name}, so nothing was sent")
+        raise failure
 
     @classmethod
     def _identity_of(cls, function: object) -> str:
-        """Return text that belongs to one function: the same in each process for one that can be imported."""
+        """Return text that belongs to one function: the same in each process for one that can be imported.
+
+        A function may be an object with an `account`, a `str` that does the same.
+        """
+        account = getattr(function, "account", None)
+        if isinstance(account, str):
+            return account
         module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
         if module not in (None, "__main__") and getattr(sys.modules.get(module), name, None) is function:
             return f"{module}.{name}"

@@ -12,7 +12,11 @@ _LOGGERS = (
     *(f"{core}.{part}" for core in ("httpcore", "httpcore2") for part in ("connection", "http11", "http2", "proxy")),
 )
 _HEADERS_OF_TRACE = lazy_pattern(r"(_headers\.(?:complete|failed)) .*", re.DOTALL)
-_LOGGERS_OF_HEADERS_ALONE = ("hpack.hpack", "hpack.table", "hpack.huffman")  # of HTTP/2
+# Of HTTP/2, and of AWS's SDK, which writes whole requests and answers that hold keys.
+_DROPPED_LOGGERS = (
+    *("hpack.hpack", "hpack.table", "hpack.huffman"),
+    *("botocore.auth", "botocore.endpoint", "botocore.parsers"),
+)
 
 
 class _HeaderFilter(logging.Filter):
@@ -45,7 +49,7 @@ def keep_headers_out_of_logs() -> None:
 
     The filters are set on the loggers, for the whole process, since handlers belong to the program.
     """
-    for names, kind in ((_LOGGERS, _HeaderFilter), (_LOGGERS_OF_HEADERS_ALONE, _DropFilter)):
+    for names, kind in ((_LOGGERS, _HeaderFilter), (_DROPPED_LOGGERS, _DropFilter)):
         for name in names:
             logger = logging.getLogger(name)
             if not any(isinstance(present, kind) for present in logger.filters):

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary, WeakSet
 
 import anyio
@@ -17,6 +16,7 @@ from anyio.lowlevel import current_token
 from agentrt._runtime.http.credentials import Credentials
 from agentrt._runtime.http.limits import CLOSE_SECONDS, MAX_BYTES, CallTimer
 from agentrt._runtime.http.log_filter import keep_headers_out_of_logs
+from agentrt._runtime.http.proxy import proxy_question
 from agentrt.errors import Malformed, ModelError, Rejected, Timeout, Transient
 
 _DRAIN_SECONDS = 0.1  # for the end of a response, which its connection needs to be reused
@@ -125,7 +125,7 @@ class HTTPPeer:
             client = self.clients[loop] = _SharedClient(self.make_client())
             return client
         except Exception as error:  # noqa: BLE001  # the boundary to the HTTP client, and to the user's function
-            why = f"{summarize_error(error)}{_proxy_question(url)}"
+            why = f"{summarize_error(error)}{proxy_question(url)}"
         raise Rejected(f"no HTTP client can be made for {self.source}: {why}")
 
     def make_client(self) -> Any:
@@ -153,7 +153,7 @@ class HTTPPeer:
         """Return the error of a call whose HTTP client raised `error`."""
         # By name, since an HTTP client of the user's own may have other classes. Its text may hold a secret.
         name, why = type(error).__name__, summarize_error(error)
-        source, where, proxy = self.source, self._place, _proxy_question(url)
+        source, where, proxy = self.source, self._place, proxy_question(url)
         if (refused := _refused_body(error, source)) is not None:
             return refused
         if name == "ConnectTimeout":
@@ -320,10 +320,3 @@ def summarize_error(error: BaseException) -> str:
                 continue
         link, seen = link.__cause__ or link.__context__, seen + 1
     return f"{type(error).__name__}{f': {words}' if words else ''}"
-
-
-def _proxy_question(url: str) -> str:
-    """Return the question whether the environment's proxy, if any, is right: HTTP clients use it silently."""
-    names = (name for word in (urlsplit(url).scheme, "all") for name in (f"{word}_proxy".upper(), f"{word}_proxy"))
-    variables = [name for name in names if os.environ.get(name)]
-    return f"; is the proxy in the environment's {' and '.join(variables)} right?" if variables else ""
