@@ -3,11 +3,12 @@
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from agentrt._runtime.database.sqlite_file import create_private, transaction
 from agentrt._runtime.database.worker_threads import Deadline, WorkerThreads
 from agentrt._runtime.options import import_extra
 from agentrt.errors import ConfigError, StoreError
@@ -24,7 +25,6 @@ _WorkResult = TypeVar("_WorkResult")
 _DatabaseWork = Callable[[SQLiteConnection], _WorkResult]
 _FOR_VECTORS = ("apsw", "sqlite_vec")
 _IN_MEMORY = ":memory:"
-_FILE_MODE = 0o600
 _MAX_DATABASE_THREADS = 4
 _MAX_DATABASE_SECONDS = 10.0
 _MAX_LOCK_SECONDS = 5.0  # another program may write for this long
@@ -86,14 +86,14 @@ class SQLiteDatabase:
 
     async def read(self, work: _DatabaseWork[_WorkResult]) -> _WorkResult:
         """Return the result of the work, which sees one snapshot of the database."""
-        return await self._run("read", "BEGIN", work)
+        return await self._run("read", "DEFERRED", work)
 
     async def write(self, work: _DatabaseWork[_WorkResult], extra_seconds: float = 0.0) -> _WorkResult:
         """Return the result of the work; its changes are atomic, and undone if it raises."""
-        return await self._run("write", "BEGIN IMMEDIATE", work, extra_seconds)
+        return await self._run("write", "IMMEDIATE", work, extra_seconds)
 
     async def _run(
-        self, action: str, begin: str, work: _DatabaseWork[_WorkResult], extra_seconds: float = 0.0
+        self, action: str, kind: str, work: _DatabaseWork[_WorkResult], extra_seconds: float = 0.0
     ) -> _WorkResult:
         seconds = _MAX_DATABASE_SECONDS + extra_seconds
 
@@ -103,7 +103,7 @@ class SQLiteDatabase:
                 connection.set_progress_handler(lambda: not deadline.seconds_left(), _STEPS)
                 try:
                     self._make_tables(connection)
-                    with _transaction(connection, begin):
+                    with transaction(connection, kind):
                         return work(connection)
                 finally:
                     connection.set_progress_handler(None, 0)
@@ -141,10 +141,7 @@ class SQLiteDatabase:
                 self._in_memory = self._connect()
             yield self._in_memory
             return
-        # Created before SQLite opens it, which gives its companion files the same mode. An existing file is not opened:
-        # closing it would drop the locks that other connections of this process have on it.
-        with suppress(FileExistsError):
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, _FILE_MODE))
+        create_private(self.path)
         # A connection for each operation, so that a hanging thread holds none that another needs.
         with closing(self._connect()) as connection:
             yield connection
@@ -165,7 +162,7 @@ class SQLiteDatabase:
         exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
         if connection.execute(exists, (self._name,)).fetchone() is None:
             connection.execute("PRAGMA journal_mode = WAL")  # readers and one writer at once
-            with _transaction(connection, "BEGIN IMMEDIATE"):
+            with transaction(connection):
                 # Checked again, now that no other program can create them at the same time.
                 if connection.execute(exists, (self._name,)).fetchone() is None:
                     for statement in self._schema.split(";\n"):
@@ -180,20 +177,6 @@ class SQLiteDatabase:
                 f"knows version {self._version}: {remedy}, or give another path"
             )
         connection.execute("PRAGMA synchronous = NORMAL")  # in WAL a commit survives the program, and no crash tears it
-
-
-@contextmanager
-def _transaction(connection: Any, begin: str) -> Iterator[None]:
-    connection.execute(begin)
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        # SQLite may have rolled back by itself, as when the disk is full.
-        if connection.in_transaction:
-            with suppress(Exception):
-                connection.execute("ROLLBACK")
-        raise
 
 
 def _describe_failure(error: Exception, seconds: float) -> str:
