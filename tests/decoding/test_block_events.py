@@ -43,16 +43,18 @@ PROVIDER = ProviderBlock("openai", "{}")
 PICTURE = DataBlock(URLSource("https://example.org/a.png", "image/png"), "a.png")
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 text_blocks = st.builds(TextBlock, texts, texts)
-calls = st.builds(ToolCallBlock, texts, texts, texts)
+# An id with "/" is that of a call which another call makes; the decoder gives the model's calls others.
+call_ids = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1)
+calls = st.builds(ToolCallBlock, call_ids, texts, texts)
 results = st.builds(
     ToolResultBlock,
-    texts,
+    call_ids,
     texts,
     st.lists(text_blocks, max_size=3, unique_by=lambda block: block.id),
     st.sampled_from([state for state in ToolResultState if state is not ToolResultState.RUNNING]),
     st.dictionaries(texts, texts, max_size=2),
 )
-begun_results = st.builds(ToolResultBlock, texts, texts, st.just([]), st.just(ToolResultState.RUNNING))
+begun_results = st.builds(ToolResultBlock, call_ids, texts, st.just([]), st.just(ToolResultState.RUNNING))
 
 
 @given(text_blocks | calls | results | begun_results)

@@ -230,6 +230,7 @@ async def test_an_error_of_a_print_hook_ends_the_reply():
     with pytest.raises(LookupError, match="no paper"):
         await agent.reply("go")
     assert agent.state.reply_context is None
+    assert agent.state.last_reply.finished_reason == "interrupted"
     agent.clear_instance_hooks()
     assert (await agent.reply("on")).get_text_content() == "three"
 

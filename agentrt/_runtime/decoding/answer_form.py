@@ -120,6 +120,15 @@ class AnswerForm:
             return self._latest[1]
         return self._adapter.validate_json(text)
 
+    def load_partial(self, text: bytes) -> Any:
+        """Return the caller's result for an answer in JSON that is not complete; raises `ValidationError` for a misfit.
+
+        Its last item may be missing, and its last `str` may be cut.
+        """
+        if self._adapter is None:
+            return from_json(text)
+        return self._adapter.validate_json(text, experimental_allow_partial="trailing-strings")
+
     def take(self, output: Any) -> Any:
         """Return a layer's answer, an instance or JSON, as JSON.
 

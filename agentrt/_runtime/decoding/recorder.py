@@ -25,7 +25,7 @@ from agentrt.event import (
     ThinkingBlockEndEvent,
     ToolResultEndEvent,
 )
-from agentrt.message import APPLY, Msg, find_block, new_reply_message
+from agentrt.message import APPLY, CALL_EVENTS, Msg, find_block, new_reply_message
 
 # A call ends with its result: until then, its tool runs with the arguments as the model wrote them.
 _ENDED_BY: dict[type[AgentEvent], tuple[type[Any], ...]] = {
@@ -64,6 +64,8 @@ class Recorder:
             self._join()
         if cls is TextBlockStartEvent:
             self._block_id = event.block_id
+        if cls in CALL_EVENTS and "/" in event.tool_call_id:
+            return ()
         apply = APPLY.get(cls)
         if apply is not None:
             try:  # noqa: SIM105  # each event passes here, and `suppress` costs more than the rest

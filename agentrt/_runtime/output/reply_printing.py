@@ -73,6 +73,8 @@ async def print_reply(agent: PrintingAgent, items: CoroutineReader[AgentEvent | 
     A waiting reply is printed up to that point; after the answer, a second message has the calls
     that were waiting and the rest. The tool through which a model gives a structured answer is not printed; the
     answer is, if it has no text.
+
+    An error of `print` is one of the reader, and not of the reply: that is left, and ends as interrupted.
     """
     conversation, waiting = agent.live_conversation, _waiting_message(agent)
     printed: _PrintedMessage | None = None
