@@ -45,6 +45,7 @@
     │   ├── SessionUnserializable      the state holds something that JSON cannot hold
     │   └── SessionVersion             saved by a version of agentrt that this one does not understand
     ├── ReaderError                  a file that cannot be made a document
+    ├── SkillError                   the folder of a skill that cannot be used (`problems` has each reason)
     ├── StoreError                   a store of texts: what it was given, or its database
     └── WorkspaceError               a file of a workspace that cannot be read or written
         ├── AccessDenied               a path that leads, or could lead, out of its namespace
@@ -92,6 +93,7 @@ __all__ = [
     "SessionIOError",
     "SessionUnserializable",
     "SessionVersion",
+    "SkillError",
     "StateError",
     "StoreError",
     "StructuredOutputError",
@@ -244,7 +246,7 @@ class Rejected(ModelError):
 class Unsupported(Rejected):
     """The model is known to lack what the request needs, and was not asked.
 
-    `capability` names it: "image", "audio", "video", "pdf", "tools" or "schema".
+    `capability` names it: "image", "audio", "video", "pdf", "tools", "schema", "batch" or "batch name".
     """
 
     def __init__(self, message: str, *, capability: str = "") -> None:
@@ -383,6 +385,18 @@ class SessionVersion(StateError):
 
 class ReaderError(AgentRTError):
     """A file cannot be made a document; the message names it, the page and what to do."""
+
+
+class SkillError(AgentRTError):
+    """The folder of a skill cannot be used; `problems` has each reason, and `skill` is the name of the folder."""
+
+    def __init__(self, problems: typing.Sequence[str] | str, *, skill: str = "") -> None:
+        self.problems: tuple[str, ...] = (problems,) if isinstance(problems, str) else tuple(problems)
+        super().__init__(self.problems)  # a copy and a pickle are made from them
+        self.skill = skill
+
+    def __str__(self) -> str:
+        return "; ".join(self.problems)
 
 
 class StoreError(AgentRTError):

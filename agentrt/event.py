@@ -63,6 +63,7 @@ __all__ = [
     "RequireUserConfirmEvent",
     "SubagentEndEvent",
     "SubagentStartEvent",
+    "TaskStartedEvent",
     "TextBlockDeltaEvent",
     "TextBlockEndEvent",
     "TextBlockStartEvent",
@@ -332,7 +333,11 @@ class ProviderBlockEvent(AgentEvent):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ToolCallStartEvent(AgentEvent):
-    """The model begins to write a tool call; deltas and an end with its `tool_call_id` follow."""
+    """The model begins to write a tool call; deltas and an end with its `tool_call_id` follow.
+
+    So do calls that a tool makes, while that runs. Their ids are paths, "{id of the tool's own call}/{number}", and no
+    message has them.
+    """
 
     tool_call_id: str
     tool_call_name: str
@@ -445,10 +450,23 @@ class SubagentEndEvent(AgentEvent):
 
 
 @dataclass(slots=True, repr=False, eq=False)
+class TaskStartedEvent(AgentEvent):
+    """A background call of this reply was let go: it is made as the reply `task_id` of a session of its own.
+
+    Its result wakes this session, in a reply that begins with it.
+    """
+
+    tool_call_id: str
+    task_id: str
+    session_id: str
+    type: Literal["TASK_STARTED"] = "TASK_STARTED"
+
+
+@dataclass(slots=True, repr=False, eq=False)
 class RequireUserConfirmEvent(AgentEvent):
     """The reply waits for the user to decide on `tool_calls`; `questions` says of each, by its id, why it is asked.
 
-    An id with a "/" is the path of a call inside of one that has begun; `inside` has the names of the agents that it
+    An id with a "/" is the path of a call inside of a running one; `inside` has the names of the agents that it
     comes from, outermost first.
     """
 
@@ -456,6 +474,17 @@ class RequireUserConfirmEvent(AgentEvent):
     questions: dict[str, PermissionDecision] = field(default_factory=dict)
     inside: dict[str, list[str]] = field(default_factory=dict)
     type: Literal["REQUIRE_USER_CONFIRM"] = "REQUIRE_USER_CONFIRM"
+
+    @property
+    def url(self) -> str | None:
+        """The first page that the user is asked to open, such as one to log in on; `None` if there is none."""
+        for call in self.tool_calls:
+            # Only of a question inside of a call: one of the model's own calls may have any URL among its arguments.
+            if "/" in call.id and call.name in ("mcp_login", "mcp_elicitation"):
+                url = from_json(call.input or "{}").get("url")
+                if isinstance(url, str):
+                    return url
+        return None
 
     def approve(self, *calls: ToolCallBlock, always: bool = False) -> "UserConfirmResultEvent":
         """Return the answer that approves these calls, or all if none is given.
@@ -636,6 +665,7 @@ AnyEvent = Annotated[
     | ExceedMaxItersEvent
     | SubagentStartEvent
     | SubagentEndEvent
+    | TaskStartedEvent
     | RequireUserConfirmEvent
     | RequireExternalExecutionEvent
     | UserConfirmResultEvent

@@ -284,7 +284,8 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
 
         The runtime builds its own message this way, so applying a reply's events in order, from `REPLY_START` on,
         gives exactly the message that the conversation keeps; answers that went into the reply belong among them.
-        Events that change no message are ignored, and so are those of other replies, such as a sub-agent's. A
+        Events that change no message are ignored, and so are those of other replies, such as a sub-agent's, and those
+        of calls that a tool makes, whose ids are paths. A
         message without content takes the id of the first `REPLY_START` or `REPLY_RESUMED`, and from then on belongs to
         that reply; `REPLY_RESUMED` also replaces what was applied before it. An event that names a block which this
         message does not have raises `ValueError`.
@@ -294,7 +295,7 @@ class Msg(InProcess, Strict, Generic[_OutputType]):
             if not is_unused or event.__class__ not in _OPENING_EVENTS:
                 return self
         apply = APPLY.get(event.__class__)
-        if apply is not None:
+        if apply is not None and (event.__class__ not in CALL_EVENTS or "/" not in event.tool_call_id):  # type: ignore[attr-defined]  # these have it
             apply(self, event)
         return self
 
@@ -394,8 +395,7 @@ def _block_as_html(block: ContentBlock) -> str:
     if isinstance(block, ToolCallBlock):
         return f"<div><code>{_escape(block.name)}({_escape(block.input)})</code></div>"
     if isinstance(block, ToolResultBlock):
-        output = [TextBlock(block.output)] if isinstance(block.output, str) else block.output
-        return f"<blockquote>{''.join(map(_block_as_html, output))}</blockquote>"
+        return f"<blockquote>{''.join(map(_block_as_html, block.blocks))}</blockquote>"
     if isinstance(block, ProviderBlock):
         text = block.content
     else:
@@ -742,3 +742,16 @@ APPLY: dict[type[AgentEvent], Callable[[Msg, Any], None]] = {
     RequireExternalExecutionEvent: _set_call_states(ToolCallState.SUBMITTED),
     UserConfirmResultEvent: _apply_answers,
 }
+
+# A look at the event where it is applied, since many pass there, and a function around each of these costs more.
+CALL_EVENTS = frozenset(
+    {
+        ToolCallStartEvent,
+        ToolCallDeltaEvent,
+        ToolResultStartEvent,
+        ToolResultTextDeltaEvent,
+        ToolResultDataDeltaEvent,
+        ToolResultEndEvent,
+    }
+)
+"""The events that change the block of a call; a call that a tool makes, whose id is a path, has none in any message."""

@@ -185,24 +185,20 @@ class ChatUsage(Strict):
         if self.replayed or other.replayed:
             paid = other if self.replayed else self
             return ChatUsage() if paid.replayed else replace(paid)
+        added = dict(self.subagents or {})
+        for reply_id, usage in (other.subagents or {}).items():
+            added[reply_id] = added[reply_id] + usage if reply_id in added else usage
         return ChatUsage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,
             self.cache_input_tokens + other.cache_input_tokens,
             self.cache_creation_input_tokens + other.cache_creation_input_tokens,
             self.estimated or other.estimated,
-            subagents=_add_parts(self.subagents, other.subagents) if self.subagents or other.subagents else None,
+            subagents=added if self.subagents or other.subagents else None,
         )
 
 
 _NO_USAGE = ChatUsage()
-
-
-def _add_parts(parts: dict[str, ChatUsage] | None, others: dict[str, ChatUsage] | None) -> dict[str, ChatUsage]:
-    added = dict(parts or {})
-    for reply_id, usage in (others or {}).items():
-        added[reply_id] = added[reply_id] + usage if reply_id in added else usage
-    return added
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -228,7 +224,7 @@ class ChatResponse(Record):
 
 
 class DeferredSchema(dict[str, Any]):
-    """The schema of a tool that a model finds by itself, where its class has `supports_deferred_tools`.
+    """The schema of a tool that a model finds by itself, where it has `supports_deferred_tools`.
 
     For any other model it is a schema like all others.
     """
@@ -239,7 +235,8 @@ class ToolChoice(Record):
     """Which tools the model may or must call.
 
     `mode` is "auto", "none", "required" or the name of the one tool to call; `tools` narrows the tools that the model
-    is shown, in a round (`on_reasoning`) or in one call of the model (`on_model_call`).
+    may call, in a round (`on_reasoning`) or in one call of the model (`on_model_call`). The others are not sent, unless
+    the model has `supports_allowed_tools`: its request stays as it is, so that the provider can read it from its cache.
     """
 
     mode: str = "auto"
@@ -561,9 +558,11 @@ class ReActConfig:
     """How far one reply may go; each limit ends it tidily, with a `finished_reason` of its own.
 
     `max_iters` rounds, and then one more request for an answer in words, without tools; `max_tool_calls` in all rounds
-    together; `max_seconds` of work, not counting what it waits for answers; `max_output` characters that the
-    model may write; `max_depth` replies inside of each other, and `max_delegations` calls of sub-agents in all
-    of them together, of which those of the outermost reply count. The user's yes counts for `answer_within` seconds.
+    together, with those that tools make; `max_seconds` of work, not counting what it waits for answers; `max_output`
+    characters that the model may write; `max_depth` replies and calls inside of each other, and `max_delegations` calls
+    of sub-agents in all of them together, of which those of the outermost reply count. The user's yes counts for
+    `answer_within` seconds. A session has at most `max_background` background calls that are not over; beyond, one is
+    denied.
 
     `max_form_attempts` is for a reply with a `structured_schema`: after so many answers that do not fit, it ends. An
     answer in words, without a tool call, is one of them; calls of other tools are not. `agent.reply()` then raises
@@ -578,6 +577,7 @@ class ReActConfig:
     max_output: int = 10_000_000
     max_depth: int = 8
     max_delegations: int = 100
+    max_background: int = 20
     max_form_attempts: int = 3
     answer_within: float = 30 * _DAY
     parallel_tool_calls: bool = True
@@ -590,6 +590,7 @@ class ReActConfig:
             "max_output",
             "max_depth",
             "max_delegations",
+            "max_background",
             "max_form_attempts",
         ):
             count: object = getattr(self, name)

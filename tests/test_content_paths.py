@@ -13,7 +13,7 @@ import pytest
 from mcp import Client
 from mcp.types import ElicitResult
 
-from agentrt import Agent, AgentState, MiddlewareBase, UserMsg
+from agentrt import Agent, MiddlewareBase, UserMsg
 from agentrt.event import (
     ConfirmResult,
     ExternalExecutionResultEvent,
@@ -29,7 +29,7 @@ from agentrt.serving.owners.owner import Owner
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import IncomingContent, PermissionBehavior
-from tests.loop.helpers import call
+from tests.loop.helpers import call, elsewhere
 from tests.loop.test_round_tools import Elsewhere
 from tests.runner.conftest import work
 from tests.serving.conftest import serve
@@ -201,7 +201,7 @@ async def converse(
     await source.before(agent)
     await take(agent, source.text)
     while agent.waiting() is not None:
-        agent = agent if move is None else move(agent)
+        agent = agent if move is None else elsewhere(agent)
         await take(agent, source.answer(agent.waiting()))
     return Seen(agent, store.saved)
 
@@ -213,10 +213,6 @@ async def take_whole(agent: Agent, inputs: Any) -> None:
 async def take_stream(agent: Agent, inputs: Any) -> None:
     async with agent.reply_stream(inputs) as events:
         assert CANARY not in "".join([event.to_json() async for event in events])
-
-
-def move(agent: Agent) -> Agent:
-    return agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
 
 
 async def reply(source: Source, look: Look) -> Seen:
@@ -232,7 +228,7 @@ async def resumed_here(source: Source, look: Look) -> Seen:
 
 
 async def resumed_elsewhere(source: Source, look: Look) -> Seen:
-    return await converse(source, take_stream, move, layers=[look], is_gated=True)
+    return await converse(source, take_stream, elsewhere, layers=[look], is_gated=True)
 
 
 async def sub_agent(source: Source, look: Look) -> Seen:

@@ -61,6 +61,7 @@ FIELDS = {
     "EXCEED_MAX_ITERS": "reply_id name",
     "SUBAGENT_START": "reply_id tool_call_id name child_reply_id child_session_id resumed",
     "SUBAGENT_END": "reply_id tool_call_id name child_reply_id child_session_id resumed state usage",
+    "TASK_STARTED": "reply_id tool_call_id task_id session_id",
     "REQUIRE_USER_CONFIRM": "reply_id tool_calls",
     "REQUIRE_EXTERNAL_EXECUTION": "reply_id tool_calls",
     "USER_CONFIRM_RESULT": "reply_id confirm_results",

@@ -328,6 +328,15 @@ def test_a_result_of_a_tool_has_its_text(output, text):
     assert ToolResponse(output).text == text
 
 
+def test_a_result_of_a_tool_has_its_blocks():
+    data = DataBlock(URLSource("u", "image/png"))
+    result = ToolResultBlock("1", "f", [data])
+    assert result.blocks == [data]
+    result.blocks.clear()  # a new list
+    assert result.blocks == [data]
+    assert [block.text for block in ToolResultBlock("1", "f", "one").blocks] == ["one"]
+
+
 # JSON
 
 

@@ -39,7 +39,8 @@ def _text_of_second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
 
 
-def _parse_timestamp(text: str) -> int:
+def parse_timestamp(text: str) -> int:
+    """Return the nanoseconds of a time in ISO 8601, with its zone; raises `ValueError` for other text."""
     match = _ISO_8601.fullmatch(text)
     if match is None:
         raise ValueError
@@ -53,7 +54,7 @@ class _ReadsText:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: "pydantic.GetCoreSchemaHandler") -> CoreSchema:
         integer = handler(source)
-        text = core_schema.no_info_after_validator_function(_parse_timestamp, core_schema.str_schema())
+        text = core_schema.no_info_after_validator_function(parse_timestamp, core_schema.str_schema())
         return core_schema.union_schema(
             [integer, text],
             mode="left_to_right",

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from agentrt._runtime.conversation.inputs import AgentInput
-from agentrt._runtime.conversation.reply_stream import ReplyStream, TextStream
+from agentrt._runtime.conversation.reply_stream import PartialStream, ReplyStream, TextStream
 from agentrt._runtime.conversation.run import Run
 from agentrt._runtime.keywords import import_when_read
 from agentrt._runtime.output.audio import AudioPlayer
@@ -36,6 +36,7 @@ __all__ = [
     "Health",
     "MessageQueue",
     "PartHealth",
+    "PartialStream",
     "PermissionBundle",
     "ReActAgent",
     "ReActAgentBase",

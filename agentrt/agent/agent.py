@@ -12,7 +12,7 @@ import anyio
 
 from agentrt._runtime.boundary import read_message, read_messages
 from agentrt._runtime.chain import OBSERVED_LAYERS, ObservableCore, StreamCore
-from agentrt._runtime.chain.explain import ChildDescription, ToolsetDescription
+from agentrt._runtime.chain.explain import ChildDescription, ToolDescriptions, ToolsetDescription
 from agentrt._runtime.chain.terms.entries import layers_in, split_entries
 from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, as_stream, tell_changed
 from agentrt._runtime.concurrency.event_loop import in_event_loop
@@ -66,6 +66,7 @@ from agentrt.agent.delegation.agent_tool import (
     bind_tools,
     children_of,
     descendants_of,
+    toolkits_of,
 )
 from agentrt.agent.delegation.lineage import Lineage
 from agentrt.agent.health import Health, check_health
@@ -132,7 +133,8 @@ class Agent(ReActAgentBase):
 
     The model is a `ChatModelBase`, or what `chat_model` takes, such as "openai:gpt-5-mini". The tools are functions and
     `ToolBase`s, in a list or in a `Toolkit`; those in `tools` come after those in `toolkit`. They find the `workspace`
-    in their `ToolContext`.
+    in their `ToolContext`. The `description` tells others what the agent is for, where it is their tool or has a card;
+    its own model does not see it.
 
     It prints its replies when `set_console_output_enabled` or `set_msg_queue_enabled` says so, or when a hook or a
     layer of `on_print` is there to see it. The `reply` that a subclass writes is the core of its `on_reply`, streamed
@@ -189,8 +191,9 @@ class Agent(ReActAgentBase):
         context_config: ContextConfig | None = None,
         when_busy: WhenBusy = "raise",
         workspace: FileSystemBase | None = None,
+        description: str = "",
     ) -> None:
-        check_parts(name, system_prompt, model, when_busy)
+        check_parts(name, system_prompt, model, when_busy, description)
         check_options(state, react_config, context_config, workspace)
         self._refuse_steps()
         super().__init__(name=name, middlewares=middlewares)
@@ -205,6 +208,8 @@ class Agent(ReActAgentBase):
         self.state_store = as_state_store("Agent", state_store)
         if workspace is not None:
             self.workspace = workspace
+        if description:
+            self.description = description
         if state is not None:
             self.state = state
         # By named functions, since agents can be pickled, with what they have registered.
@@ -362,6 +367,7 @@ class Agent(ReActAgentBase):
         if unknown:
             raise wrong_call(Agent.reply_stream, unknown, REPLY_KEYWORDS)
         claim, taken, form = self._take_request(inputs, structured_schema, reply_id, after)
+        claim.form = form
         run = partial(self.chains.on_event, self, claim, taken, form, deps, True)
         if self.chains.on_content is not incoming_content or holds(self.state):
             run = partial(self._tell_replaced, run)
@@ -550,6 +556,8 @@ class Agent(ReActAgentBase):
             stack.push_async_callback(self.model.aclose)
             await open_layers(stack, self.current_chains())
             await stack.enter_async_context(self.toolkit)
+            if self.workspace is not None:
+                await self.workspace.check_sandbox()
             for child in descendants_of(self):
                 await open_layers(stack, child.current_chains())
             self.live_conversation.open_parts.append(stack.pop_all())
@@ -678,7 +686,7 @@ class Agent(ReActAgentBase):
 
     def as_tool(
         self,
-        description: str,
+        description: str | None = None,
         *,
         name: str | None = None,
         input: Any = None,  # the word for what goes in, as `output` is for what comes out
@@ -690,16 +698,18 @@ class Agent(ReActAgentBase):
         timeout: float | None = None,
         max_concurrency: int = 8,
         workspace: FileSystemBase | None = None,
+        background: bool = False,
     ) -> AgentTool:
         """Return this agent as a tool of another one: each call of it is a conversation of its own.
 
-        The tool takes a `query`, or what `input` describes, a type or a JSON schema; `prompt` makes the message of it.
-        The result is the answer as text, or as JSON where `output` gives it a form. With `context="summary"` the agent
-        also learns the newest events of its supervisor's conversation, or else what a function given there returns.
-        With `stream` its events are seen among the supervisor's. `timeout` is for one entry of a call, in seconds.
-        `max_concurrency` calls run at a time. `inherit` says which of the supervisor's middlewares that reach into
-        sub-agents hold for this one. Its files are those in "subagents/<name>" of the supervisor's, or those of
-        `workspace`.
+        Its `description` is the agent's, unless another is given. The tool takes a `query`, or what `input` describes,
+        a type or a JSON schema; `prompt` makes the message of it. The result is the answer as text, or as JSON where
+        `output` gives it a form. With `context="summary"` the agent also learns the newest events of its supervisor's
+        conversation, or else what a function given there returns. With `stream` its events are seen among the
+        supervisor's. `timeout` is for one entry of a call, in seconds. `max_concurrency` calls run at a time. `inherit`
+        says which of the supervisor's middlewares that reach into sub-agents hold for this one. Its files are those in
+        "subagents/<name>" of the supervisor's, or those of `workspace`. With `background` a call is let go at once
+        where a runner runs the supervisor, and the answer comes in a later reply of that.
 
         What it asks the user is asked in the supervisor's reply, and answered there. The conversation is saved inside
         the supervisor's, and continues there after a process was killed.
@@ -717,6 +727,7 @@ class Agent(ReActAgentBase):
             timeout=timeout,
             max_concurrency=max_concurrency,
             workspace=workspace,
+            background=background,
         )
 
     async def save(self) -> None:
@@ -785,22 +796,25 @@ class Agent(ReActAgentBase):
                     f"ReActAgentBase and write `reply` as well"
                 )
 
-    def _describe_tools(
-        self,
-    ) -> tuple[dict[int, list[str]], Sequence[ToolsetDescription], Sequence[ChildDescription]]:
+    def _describe_tools(self) -> ToolDescriptions:
         contributed = zip(self._compiled.middlewares, self._compiled.tools, strict=True)
         names = {
             id(middleware): [name for tool in tools for name in _tool_names(tool)] for middleware, tools in contributed
         }
+        toolkits = toolkits_of(self)
+        inner_tools = {tool: toolkit.names() for tool, toolkit in toolkits.items() if tool}
         toolsets: list[ToolsetDescription] = [
-            {"toolset": toolset.name, "status": toolset.status, "tools": self.toolkit.names_of(toolset)}
-            for toolset in self.toolkit.toolsets
+            {"toolset": toolset.name, "status": toolset.status, "tools": toolkit.names_of(toolset)}
+            for toolkit in toolkits.values()
+            for toolset in toolkit.toolsets
         ]
         children: list[ChildDescription] = [
             {"tool": tool.name, "chains": json.loads(tool.agent.explain("json")), "isolation": tool.isolation}
             for tool in children_of(self)
         ]
-        return names, toolsets, children
+        entries = self.toolkit.table.entries
+        background = [name for name, entry in entries.items() if entry.tool.is_background]
+        return ToolDescriptions(names, toolsets, children, inner_tools, background)
 
     def __copy__(self) -> Self:
         return self.with_state(self.state)  # it is the same conversation

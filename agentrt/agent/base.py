@@ -11,7 +11,7 @@ import anyio
 
 from agentrt._runtime.block import new_name
 from agentrt._runtime.chain import OBSERVED_LAYERS, ObservableCore, compile_chains, explain
-from agentrt._runtime.chain.explain import ChildDescription, ExplainFormat, ToolsetDescription
+from agentrt._runtime.chain.explain import ExplainFormat, ToolDescriptions
 from agentrt._runtime.chain.terms.entries import layers_in, split_entries
 from agentrt._runtime.concurrency.event_loop import call_soon_function
 from agentrt._runtime.concurrency.interrupt import InterruptResult
@@ -105,6 +105,8 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
     _shows_by_itself: ClassVar[bool] = True
     runs_reply_loop: ClassVar[bool] = False
     """Whether replies are those of the runtime's loop, as an `Agent`'s are."""
+    description = ""
+    """Its purpose, in a sentence or two; other agents and programs, which choose by it, are shown it."""
     workspace: FileSystemBase | None = None
     """The files that its tools may use, which they find as `ToolContext.workspace`; it may be set at any time."""
 
@@ -263,20 +265,22 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
         # Overridden methods are shown as they are written, not as the cores that call them.
         functions = self._cores | {method.hook: method.function for method in self._compiled.overrides}
         origins = self.lineage.names_by_id()
-        names, toolsets, children = self._describe_tools()
+        tools = self._describe_tools()
         packages = packages_of(self.chains.middlewares)
         about = {id(middleware): middleware.describe(self) for middleware in self._compiled.middlewares}
         return explain(
             self.chains,
             self.name,
             functions,
-            names,
+            tools.of_middlewares,
             format,
             origins,
-            children,
-            toolsets,
+            tools.children,
+            tools.toolsets,
+            tools.inner_tools,
             packages,
             about,
+            tools.background,
         )
 
     def current_chains(self) -> AgentChains:
@@ -326,11 +330,9 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
         for method in self._compiled.overrides:
             vars(self)[method.name] = MethodType(method.entry, self)
 
-    def _describe_tools(
-        self,
-    ) -> tuple[dict[int, list[str]], Sequence[ToolsetDescription], Sequence[ChildDescription]]:
-        """Return what `explain` shows: the tools of middlewares, by their `id()`; the toolsets; the agents as tools."""
-        return {}, (), ()
+    def _describe_tools(self) -> ToolDescriptions:
+        """Return what `explain` shows of the tools."""
+        return ToolDescriptions()
 
     def __getstate__(self) -> dict[str, object]:
         # A copy is in no hub, has no queue and no reply in progress, and compiles its own chains.

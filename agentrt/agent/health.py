@@ -9,7 +9,7 @@ import anyio
 from agentrt._runtime.chain import Chains
 from agentrt._runtime.concurrency.lifespan import lifespan_failure
 from agentrt._runtime.options import check_seconds
-from agentrt.agent.delegation.agent_tool import descendants_of
+from agentrt.agent.delegation.agent_tool import descendants_of, toolkits_of
 from agentrt.hooks import MiddlewareBase
 from agentrt.tool import Toolkit
 
@@ -91,7 +91,7 @@ def _questions_of(agent: _AgentWithParts) -> list[tuple[str, Literal["layer", "t
                 questions.append((name, "layer", _KnownAnswer(f"its lifespan: {type(failure).__name__}")))
             elif isinstance(layer, MiddlewareBase) and type(layer).health is not MiddlewareBase.health:
                 questions.append((name, "layer", layer.health))
-    for toolset in agent.toolkit.toolsets:
+    for toolset in dict.fromkeys(toolset for toolkit in toolkits_of(agent).values() for toolset in toolkit.toolsets):
         questions.append((toolset.name, "toolset", _KnownAnswer(None if toolset.is_open else toolset.status)))
     if hasattr(store, "health"):
         questions.append((type(store).__name__, "store", store.health))

@@ -100,7 +100,7 @@ AGENT_KEYWORDS = _by_word(
         ),
         ("long_term_memory", "write middlewares=[LongTermMemoryMiddleware(LongTermMemory(store), owner=...)]"),
         ("plan_notebook planning", "write middlewares=[PlanNotebook()]"),
-        ("description goal role task", "write it into system_prompt"),
+        ("goal role task", "write it into system_prompt, or into description for other agents to choose by"),
         (
             "timeout",
             "of a model call: write chat_model(spec, timeouts=Timeouts(total=...)); of a whole reply: write "

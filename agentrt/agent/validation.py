@@ -72,7 +72,7 @@ def check_use(cls: type, middlewares: Sequence[MiddlewareBase], hooks: Collectio
             )
 
 
-def check_parts(name: object, system_prompt: object, model: object, when_busy: object) -> None:
+def check_parts(name: object, system_prompt: object, model: object, when_busy: object, description: object) -> None:
     """Raise `ConfigError` for parts that an `Agent` cannot be made of."""
     if not isinstance(name, str) or not name:
         remedy = (
@@ -94,6 +94,10 @@ def check_parts(name: object, system_prompt: object, model: object, when_busy: o
         raise ConfigError(
             f"Agent(model=...) must be a chat model, or the name of one, such as 'openai:gpt-5-mini' or 'rules', "
             f"not {repr_of(model)}{remedy}"
+        )
+    if not isinstance(description, str):
+        raise ConfigError(
+            f"Agent(description=...) must be a str, not {repr_of(description)}: say what the agent is for"
         )
     if when_busy not in ("raise", "wait"):
         raise ConfigError(f"Agent(when_busy=...) must be 'raise' or 'wait', not {when_busy!r}")

@@ -8,19 +8,19 @@ import anyio.lowlevel
 
 __all__ = ["gather"]
 
-_CallResult = TypeVar("_CallResult")
+_MemberResult = TypeVar("_MemberResult")
 
 
-async def gather(calls: Sequence[Callable[[], Awaitable[_CallResult]]]) -> list[_CallResult]:
+async def gather(calls: Sequence[Callable[[], Awaitable[_MemberResult]]]) -> list[_MemberResult]:
     """Await all calls at once and return their results in order.
 
     The first failure stops the others and is raised unchanged once they have stopped; those that fail while they stop
     are named in a note. A cancellation from outside stops all of them and leaves as such.
     """
-    results: list[_CallResult | None] = [None] * len(calls)
+    results: list[_MemberResult | None] = [None] * len(calls)
     failures: list[BaseException] = []
 
-    async def run(position: int, call: Callable[[], Awaitable[_CallResult]]) -> None:
+    async def run(position: int, call: Callable[[], Awaitable[_MemberResult]]) -> None:
         try:
             results[position] = await call()
         except anyio.get_cancelled_exc_class() as error:
@@ -36,7 +36,7 @@ async def gather(calls: Sequence[Callable[[], Awaitable[_CallResult]]]) -> list[
         for position, call in enumerate(calls):
             group.start_soon(run, position, call)
     if not failures:
-        return cast("list[_CallResult]", results)
+        return cast("list[_MemberResult]", results)
     first, *others = failures
     if isinstance(first, anyio.get_cancelled_exc_class()):
         await anyio.lowlevel.checkpoint()  # raises if the cancellation is the caller's

@@ -112,7 +112,7 @@ class _TransferTool(ToolBase):
 
     # Transfers of one conversation run one after the other; they change nothing else.
     is_concurrency_safe = False
-    is_read_only = True
+    is_read_only = changes_conversation = True
     flow = ToolFlow(trusted_output=True)
     keeps_handles = True
 

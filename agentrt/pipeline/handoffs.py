@@ -14,6 +14,7 @@ from agentrt._runtime.concurrency.interrupt import InterruptResult
 from agentrt._runtime.concurrency.reaper import Reaper
 from agentrt._runtime.conversation.inputs import ANSWERS, MessagesInput, as_input
 from agentrt._runtime.conversation.turns import Claim, lock_of
+from agentrt._runtime.decoding.answer_form import AnswerForm
 from agentrt._runtime.representation import never_raises
 from agentrt._runtime.text import one_line
 from agentrt.agent import Agent, AgentInput, ReplyStream
@@ -28,7 +29,7 @@ from agentrt.types import JSONObject
 
 __all__ = ["Handoffs"]
 
-_SchemaType = TypeVar("_SchemaType")
+_AnswerType = TypeVar("_AnswerType")
 _MAX_DESCRIPTION = 200  # characters
 
 
@@ -69,8 +70,11 @@ class Handoffs:
         own_store = as_state_store(type(self).__name__, state_store)
         store = common_store(members.values()) if own_store is None else own_store
         self._agents = {}
-        # The others learn the beginning of an agent's prompt: most prompts begin with its role.
-        descriptions = {name: one_line(agent.system_prompt, _MAX_DESCRIPTION) for name, agent in members.items()}
+        # Of one without a description they learn the beginning of its prompt: most prompts begin with its role.
+        descriptions = {
+            name: one_line(agent.description or agent.system_prompt, _MAX_DESCRIPTION)
+            for name, agent in members.items()
+        }
         for name, agent in members.items():
             peers = {other: description for other, description in descriptions.items() if other != name}
             layer = HandoffMiddleware(peers, history=history, max_handoffs=max_handoffs)
@@ -116,11 +120,11 @@ class Handoffs:
     async def reply(
         self,
         inputs: AgentInput,
-        structured_schema: type[_SchemaType],
+        structured_schema: type[_AnswerType],
         *,
         reply_id: str | None = None,
         deps: Any = None,
-    ) -> Msg[_SchemaType]: ...
+    ) -> Msg[_AnswerType]: ...
 
     @overload
     async def reply(
@@ -167,6 +171,7 @@ class Handoffs:
     ) -> ReplyStream[AnyEvent | Msg]:
         """Answer as a stream of the events of all agents, with the final message after them on request."""
         claim = Claim(reply_id, after)
+        claim.form = None if structured_schema is None else AnswerForm(structured_schema)
         options = {"after": after, "deps": deps}
         work = partial(self._tell_parts, claim, as_input(inputs), structured_schema, reply_id, options)
         return ReplyStream(work, claim, yield_final_msg)

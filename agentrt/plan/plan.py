@@ -41,7 +41,7 @@ _CHECKBOXES: dict[TaskState, str] = {
 }
 _CLOSED_STATES = ("done", "abandoned")
 _BEGUN_STATES = ("in_progress", "done")
-_MAX_TITLE = 200  # characters of a name in one line; a model may write a page where a name is due
+_MAX_PLAN_TITLE = 200  # characters of a name in one line; a model may write a page where a name is due
 
 
 def time_text(nanoseconds: int) -> str:
@@ -87,7 +87,7 @@ class SubTask(Strict):
 
     def to_oneline_markdown(self) -> str:
         """Return its state and name as an item of a Markdown list."""
-        return _CHECKBOXES[self.state] + one_line(self.name, _MAX_TITLE)
+        return _CHECKBOXES[self.state] + one_line(self.name, _MAX_PLAN_TITLE)
 
     def to_markdown(self, detailed: bool = False) -> str:
         """Return it as an item of a Markdown list; `detailed` adds all other fields."""
@@ -242,7 +242,7 @@ class Plan(Strict):
         """Return the plan as Markdown, with its subtasks as a list."""
         return "\n".join(
             [
-                f"# {one_line(self.name, _MAX_TITLE)}",
+                f"# {one_line(self.name, _MAX_PLAN_TITLE)}",
                 f"**Description**: {self.description}",
                 f"**Expected Outcome**: {self.expected_outcome}",
                 f"**State**: {self.state}",
@@ -259,7 +259,7 @@ class Plan(Strict):
         return self.subtasks[index]
 
     def _title(self, index: int) -> str:
-        return f"subtask {index} ('{one_line(self.subtasks[index].name, _MAX_TITLE)}')"
+        return f"subtask {index} ('{one_line(self.subtasks[index].name, _MAX_PLAN_TITLE)}')"
 
     def _begun_until(self) -> int:
         """Return the index of the last subtask that is in progress or done, -1 if none is."""

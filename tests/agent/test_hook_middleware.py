@@ -1,7 +1,6 @@
 """Pre/post hooks: what runs, in which order, with what, and what its result does."""
 
 import functools
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -29,6 +28,7 @@ from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolResponse
 from tests.loop.helpers import add, agent_of, call, items_of
+from tests.program_runner import ProgramRunner
 
 
 class Echo(AgentBase):
@@ -94,7 +94,7 @@ def note_with(notes: list[Any], note: Any):
     return hook
 
 
-def test_example_of_the_hook_guide_prints_what_the_guide_says():
+def test_example_of_the_hook_guide_prints_what_the_guide_says(program_runner: ProgramRunner):
     program = """
         import asyncio
         from typing import Any
@@ -128,9 +128,7 @@ def test_example_of_the_hook_guide_prints_what_the_guide_says():
 
         asyncio.run(example_test_hook())
     """
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", dedent(program)], capture_output=True, text=True, check=False
-    )
+    ran = program_runner.run(dedent(program))
     assert ran.stderr == ""
     assert ran.stdout.splitlines() == [
         "reply: Hello, world![instance-pre-reply][cls-pre-reply]",

@@ -19,6 +19,7 @@ from agentrt.permission import PermissionBehavior, PermissionContext, Permission
 from agentrt.pipeline import sequential_pipeline
 from agentrt.tool import FlowLabel, FunctionTool, ToolFlow
 from agentrt.types import IncomingContent
+from agentrt_middleware.information_flow.fields import Echoes
 from tests.loop.helpers import call
 
 HANDLE = re.compile(r"<\w+_\d+_[0-9a-f]{8}>")
@@ -254,6 +255,28 @@ async def test_a_trusted_result_does_not_repeat_what_went_in_untrusted(output, i
     await agent.reply("go")
     assert bool(HANDLE.search(results_of(agent)[-1])) is is_held
     assert "EVIL" not in read_by_models(agent)
+
+
+async def test_log_of_a_failing_tool_has_no_held_value(caplog: pytest.LogCaptureFixture):
+    async def pay(text: str) -> None:
+        """Pay."""
+        raise ValueError(f"unknown: {text}")
+
+    agent = agent_with([READ, then("pay", lambda handle: {"text": handle}), "done"], FunctionTool(pay))
+    await agent.reply("go")
+    assert "tool 'pay' failed" in caplog.text
+    assert ATTACK not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("text", "sources"),
+    [("abcd", "x"), ("abc", ""), ("yes", "y"), ("zabcdef", "x"), ("efgh ij", "xz"), ("no", ""), ("ij" * 9, "")],
+)
+def test_echo_is_found_in_either_direction(text: str, sources: str):
+    values = [("abcdef", "x"), ("yes", "y"), ("efgh", "x"), ("an efgh ij in it", "z")]
+    echoes = Echoes((value, FlowLabel(False, sources=[name])) for value, name in values)
+    label = echoes.label_of(text)
+    assert label == (FlowLabel(False, sources=list(sources)) if sources else None)
 
 
 async def test_longer_text_echoes_the_value_alone():

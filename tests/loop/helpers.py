@@ -5,8 +5,8 @@ from typing import Any
 
 from pydantic import BaseModel, field_validator
 
-from agentrt import Agent, Msg, Toolkit
-from agentrt.event import AgentEvent, CustomEvent
+from agentrt import Agent, AgentState, Msg, Toolkit
+from agentrt.event import AgentEvent, ConfirmResult, CustomEvent, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock
 from agentrt.middleware import MiddlewareBase
 from agentrt.model import ScriptedChatModel
@@ -78,6 +78,29 @@ def short(item: AgentEvent | Msg) -> str:
 async def items_of(agent: Agent, inputs: Any = "go") -> list[AgentEvent | Msg]:
     async with agent.reply_stream(inputs, yield_final_msg=True) as stream:
         return [item async for item in stream]
+
+
+async def items_with(agent: Agent, schema: Any) -> list[Any]:
+    async with agent.reply_stream("go", schema, yield_final_msg=True) as stream:
+        return [item async for item in stream]
+
+
+def saved_state(agent: Agent) -> AgentState:
+    """Return the state as another process loads it."""
+    return AgentState.model_validate_json(agent.state.model_dump_json())
+
+
+def elsewhere(agent: Agent) -> Agent:
+    """Return the conversation as another process finds it."""
+    return agent.with_state(saved_state(agent))
+
+
+def answer(agent: Agent, *ids: str, confirmed: bool = True, **fields: Any) -> UserConfirmResultEvent:
+    """Answer the open questions with these ids, or all."""
+    event = agent.waiting()
+    assert event is not None
+    calls = [block for block in event.tool_calls if block.id in (ids or (block.id,))]
+    return UserConfirmResultEvent(event.reply_id, [ConfirmResult(confirmed, block, **fields) for block in calls])
 
 
 async def order_of(agent: Agent, inputs: Any = "go") -> str:

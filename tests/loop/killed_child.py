@@ -1,8 +1,8 @@
 """A conversation in a process that is killed again and again: `python killed_child.py DIRECTORY KILLS BACKEND`.
 
-The first process imports everything, and never runs an event loop; each process that it kills is a fork of it, which
-loads the session from its file and goes on. A process tells of the place where it is to be killed. Half of them stop
-there, and half run on, so that the signal comes a little later.
+The first process has replied once elsewhere, so that the others import and build nothing for the first time. Each
+process that it kills is a fork of it, which loads the session from its file and goes on. A process tells of the place
+where it is to be killed. Half of them stop there, and half run on, so that the signal comes a little later.
 """
 
 import json
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle, islice, repeat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import anyio
@@ -27,6 +28,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.state import FileStateStore, ReplyContext, file, file_store
 from agentrt.tool import FunctionTool, ToolBase
 from agentrt.types import JSONSchema
+from tests.killed import end_threads
 
 ROUNDS = {0: ["write", "write"], 2: ["careful", "elsewhere", "write"], 5: ["alone", "alone"]}  # by the calls so far
 IN_A_SAVE = {"open", "write", "fsync", "fdatasync", "replace"}
@@ -133,6 +135,11 @@ def answer_to(context: ReplyContext, reach: Reach) -> Any:
     return ExternalExecutionResultEvent(context.reply_id, [ToolResultBlock(call.id, call.name, "done elsewhere")])
 
 
+async def reply_once(directory: Path) -> None:
+    agent = agent_of(directory, lambda place: None, AgentState(session_id="s"))
+    await agent.reply("do it all")
+
+
 async def live(directory: Path, reach: Reach, *, for_ever: bool) -> None:
     """Load the session and go on with it: for ever, or until nothing is open."""
     state = await FileStateStore(directory).load("s") or AgentState(session_id="s")
@@ -180,6 +187,10 @@ def killed_once(directory: Path, backend: str, wanted: str) -> str:
 
 
 def main(directory: Path, kills: int, backend: str) -> None:
+    with TemporaryDirectory() as undisturbed:
+        anyio.run(partial(reply_once, Path(undisturbed)))  # not on trio, which keeps its threads for a while
+    anyio.run(anyio.lowlevel.checkpoint, backend=backend)
+    end_threads()
     places = Counter(killed_once(directory, backend, wanted) for wanted in islice(cycle(WANTED), kills))
     file.os = file_store.os = os
     anyio.run(partial(live, for_ever=False), directory, lambda place: None, backend=backend)

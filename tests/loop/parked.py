@@ -13,7 +13,7 @@ from agentrt.event import (
 from agentrt.message import AssistantMsg, ToolCallBlock, ToolResultBlock, copy_block
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import ToolBase
-from tests.loop.helpers import items_of
+from tests.loop.helpers import elsewhere, items_of
 
 Log = list[tuple[str, str]]
 
@@ -87,11 +87,6 @@ def done(agent: Agent, *ids: str, output: Any = "done outside", **fields: Any) -
     calls = [each for each in waiting(agent) if each.id in (ids or asked(agent, "external"))]
     results = [ToolResultBlock(each.id, each.name, output, **fields) for each in calls]
     return ExternalExecutionResultEvent(agent.state.reply_context.reply_id, results)
-
-
-def elsewhere(agent: Agent) -> Agent:
-    """Return the conversation as another process finds it."""
-    return agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
 
 
 def results_of(agent: Agent) -> dict[str, ToolResultBlock]:

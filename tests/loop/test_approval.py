@@ -25,22 +25,8 @@ from agentrt.event import (
 from agentrt.message import ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
 from agentrt.permission import PermissionBehavior, PermissionContext, PermissionRule, digest
 from agentrt.state import InMemoryStateStore
-from tests.loop.helpers import agent_of, call, items_of, order_of, short
-from tests.loop.parked import (
-    Full,
-    Log,
-    PathTool,
-    Told,
-    asked,
-    confirm,
-    done,
-    edited,
-    elsewhere,
-    no,
-    results_of,
-    waiting,
-    yes,
-)
+from tests.loop.helpers import agent_of, call, elsewhere, items_of, order_of, short
+from tests.loop.parked import Full, Log, PathTool, Told, asked, confirm, done, edited, no, results_of, waiting, yes
 
 ALLOW, ASK, DENY = PermissionBehavior.ALLOW, PermissionBehavior.ASK, PermissionBehavior.DENY
 UP_TO_THE_QUESTION = "RS MS CALL_START:1 CALL_DELTA:1 CALL_END:1 ME REQUIRE_USER_CONFIRM Msg"

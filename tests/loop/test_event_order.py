@@ -10,8 +10,8 @@ from agentrt.event import AgentEvent
 from agentrt.message import DataBlock, TextBlock, ThinkingBlock, ToolCallBlock, URLSource
 from agentrt.model import ChatResponse, ChatUsage
 from agentrt.types import ToolChoice
-from tests.loop.helpers import SHORT, add, agent_of, call, items_of, order_of, short
-from tests.loop.parked import PathTool, done, elsewhere, no
+from tests.loop.helpers import SHORT, add, agent_of, call, elsewhere, items_of, order_of, short
+from tests.loop.parked import PathTool, done, no
 
 
 async def test_a_streamed_text():

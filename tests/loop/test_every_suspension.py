@@ -163,6 +163,27 @@ def asking_inside(log: ToolLog) -> Agent:
     return conversation([calls, "Done."], AsksTwice(), log.watch(add))
 
 
+def calling(log: ToolLog) -> Agent:
+    async def run(context: ToolContext) -> Any:
+        """Call a tool, one that asks, and then two side by side."""
+        first = await context.call("add", {"a": 1, "b": 2})
+        asked = await context.call("add_if_allowed", {"a": 3, "b": 4})
+        if asked.waits:
+            return asked
+        counted: list[str] = []
+
+        async def count(to: int) -> None:
+            counted.append((await context.call("count_up", {"to": to}, id=f"to-{to}")).state)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count, 1)
+            tasks.start_soon(count, 2)
+        return " ".join([first.state, asked.state, *counted])
+
+    tools = [log.watch(add), FunctionTool(add, name="add_if_allowed", ask=True), log.watch(count_up)]
+    return conversation([[call("1", "run")], "Done."], FunctionTool(run, is_resumable=True), *tools)
+
+
 def structured(log: ToolLog) -> Agent:
     form = ToolCallBlock("2", "GenerateStructuredOutput", '{"name": "Beijing", "people": 22000000}')
     return conversation([[call("1", "add", a=1, b=2)], "Not so.", [form]], log.watch(add))
@@ -209,6 +230,7 @@ KINDS = {
     "denied": Kind(asking, 45, {"answer": deny_the_first}),
     "executed outside": Kind(external, 40),
     "asked in the middle of a call": Kind(asking_inside, 60),
+    "calls made by a tool": Kind(calling, 60),
     "structured output": Kind(structured, 40, {"structured_schema": City}),
     "compression": Kind(compressing, 35, {"inputs": ["go", "what did you say?"]}),
     "five layers that clean up": Kind(layered, 110),

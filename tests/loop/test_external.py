@@ -25,8 +25,8 @@ from agentrt.message import (
     URLSource,
 )
 from agentrt.state import InMemoryStateStore
-from tests.loop.helpers import agent_of, call, items_of, order_of, short
-from tests.loop.parked import Full, Log, PathTool, Told, asked, done, elsewhere, no, results_of, waiting, yes
+from tests.loop.helpers import agent_of, call, elsewhere, items_of, order_of, short
+from tests.loop.parked import Full, Log, PathTool, Told, asked, done, no, results_of, waiting, yes
 
 UP_TO_THE_TOOL = "RS MS CALL_START:1 CALL_DELTA:1 CALL_END:1 ME"
 TAKEN = "RESULT_START:1 RESULT_DELTA:1 RESULT_END:1(success)"

@@ -73,7 +73,7 @@ async def test_a_layers_own_cancellation_loses_one_result_alone():
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_program_whose_last_act_is_a_break_ends_quietly(backend):
+def test_a_program_whose_last_act_is_a_break_ends_quietly(backend, program_runner):
     program = f"""
 import anyio
 from agentrt import Agent
@@ -87,7 +87,7 @@ async def main():
 for _ in range(20):
     anyio.run(main, backend={backend!r})
 """
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    done = program_runner.run(program)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -385,9 +385,8 @@ anyio.run(main, backend=backend)
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM to be received")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(("where", "reason"), [("answers", "completed"), ("hangs", "interrupted")])
-def test_sigterm_lets_a_reply_finish_then_interrupts_it(where, reason, backend, tmp_path):
-    program = [sys.executable, "-W", "error", "-c", TERMINATED, where, str(tmp_path), backend]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+def test_sigterm_lets_a_reply_finish_then_interrupts_it(where, reason, backend, tmp_path, program_runner):
+    done = program_runner.run(TERMINATED, where, str(tmp_path), backend)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{reason} {reason}\n", "")
 
 

@@ -13,7 +13,7 @@ from agentrt.message import AssistantMsg, Msg, ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.state import InMemoryStateStore, StructuredTask
 from agentrt.types import STRUCTURED_OUTPUT
-from tests.loop.helpers import Even, Passing, add, agent_of, call
+from tests.loop.helpers import Even, Passing, add, agent_of, call, items_with
 
 
 def answer(call_id: str = "1", /, **given: Any) -> ToolCallBlock:
@@ -22,11 +22,6 @@ def answer(call_id: str = "1", /, **given: Any) -> ToolCallBlock:
 
 def odd(number: int) -> list[ToolCallBlock]:
     return [answer(str(number), n=number * 2 + 1)]
-
-
-async def items_with(agent: Agent, schema: Any) -> list[Any]:
-    async with agent.reply_stream("go", schema, yield_final_msg=True) as stream:
-        return [item async for item in stream]
 
 
 async def failing(reply: Awaitable[Msg]) -> Msg:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
+from agentrt import Agent, MiddlewareBase, Toolkit
 from agentrt.errors import ChainContractError, UsageError
 from agentrt.model import ScriptedChatModel
 from agentrt.testing import approve
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import agent_of, call
+from tests.loop.helpers import agent_of, call, elsewhere
 
 
 class Whose(MiddlewareBase):
@@ -42,10 +42,6 @@ def noop() -> str:
 
 
 ASKS = FunctionTool(noop, ask=True)
-
-
-def elsewhere(agent: Agent) -> Agent:
-    return agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
 
 
 async def test_resumed_reply_stays_for_whom_it_began() -> None:

@@ -1,9 +1,6 @@
 """Processes that are killed with SIGKILL, anywhere, and others that go on with what they left."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,19 +10,16 @@ import pytest
 from agentrt import AgentState
 from agentrt.message import ToolResultBlock, ToolResultState
 from agentrt.state import FileStateStore
+from tests.killed import needs_fork, output_of
 from tests.loop.killed_child import problems_of
 
 CHILD = Path(__file__).with_name("killed_child.py")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is neither SIGKILL nor fork")
+pytestmark = needs_fork
 
 
 def killed(directory: Path, times: int, backend: str) -> Counter[str]:
     """Kill one process after the other, each of which goes on where the last one was; return where they were."""
-    command = [sys.executable, "-W", "error", str(CHILD), str(directory), str(times), backend]
-    environment = {**os.environ, "PYTHONPATH": str(CHILD.parents[2])}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return Counter(json.loads(done.stdout))
+    return Counter(json.loads(output_of(CHILD, directory, times, backend)))
 
 
 def check_whole(directory: Path) -> Counter[str]:

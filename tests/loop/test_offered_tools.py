@@ -80,6 +80,50 @@ async def test_a_choice_narrows_what_reached_the_core():
     assert offered(agent) == [["multiply"]]
 
 
+class Alternating(MiddlewareBase):
+    """Allows one tool in a round, and the other in the next; an inner layer has the last word about the mode."""
+
+    def __init__(self):
+        self.moved = []
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler(tool_choice=ToolChoice(tools=[["add"], ["multiply"]][len(self.moved) // 2 % 2])):
+            yield item
+
+    async def on_model_call(self, agent, input_kwargs, next_handler):
+        return await next_handler(tool_choice=ToolChoice("required"))
+
+    def on_wire(self, agent, record):
+        self.moved.append(record.moved)
+
+
+@pytest.mark.parametrize("supported", [True, False])
+async def test_a_model_that_can_be_held_to_some_tools_gets_all(supported):
+    class Model(ScriptedChatModel):
+        supports_allowed_tools = supported
+
+    layer, model = Alternating(), Model([[call(str(number), "add", a=2, b=3)] for number in range(3)] + ["5"])
+    agent = Agent("a", model=model, tools=[add, multiply], middlewares=[layer])
+    await agent.reply("go")
+    both = ["add", "multiply"]
+    assert offered(agent) == ([both] * 4 if supported else [["add"], ["multiply"]] * 2)
+    assert [made.tool_choice.tools for made in model.calls] == (
+        [["add"], ["multiply"]] * 2 if supported else [None] * 4
+    )
+    assert {made.tool_choice.mode for made in model.calls} == {"required"}
+    # The requests after the first, each seen at its start and its end.
+    assert {*layer.moved[2:]} == ({None} if supported else {"tools"})
+
+
+async def test_a_round_without_allowed_tools_offers_none():
+    class Model(ScriptedChatModel):
+        supports_allowed_tools = True
+
+    agent = Agent("a", model=Model(["hi"]), tools=[add], middlewares=[chooses(tools=[])])
+    await agent.reply("go")
+    assert offered(agent) == [[]]
+
+
 async def test_a_tool_that_a_layer_adds_can_be_called_in_that_round():
     agent = agent_of([[call("1", "multiply", a=2, b=3)], "6"], add, middlewares=[adds(FunctionTool(multiply))])
     answer = await agent.reply("go")

@@ -24,8 +24,8 @@ from agentrt.permission import (
 )
 from agentrt.tool import FunctionTool, ToolBase
 from agentrt.tool.arguments import parse_arguments
-from tests.loop.helpers import agent_of, call, short
-from tests.loop.parked import Answering, Log, PathTool, asked, confirm, done, edited, elsewhere, results_of, yes
+from tests.loop.helpers import agent_of, call, elsewhere, short
+from tests.loop.parked import Answering, Log, PathTool, asked, confirm, done, edited, results_of, yes
 
 ALLOW, ASK, DENY, PASSTHROUGH = (PermissionBehavior(each) for each in ("allow", "ask", "deny", "passthrough"))
 SAYS = {each: PermissionDecision(each, "a layer says so") for each in PermissionBehavior}

@@ -13,7 +13,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionContext
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolBase, ToolGroup, Toolkit
-from tests.loop.helpers import add, agent_of, call
+from tests.loop.helpers import add, agent_of, call, elsewhere
 
 
 class Killed(BaseException):
@@ -56,11 +56,6 @@ def offered(agent: Agent) -> list[list[str]]:
 
 def results(agent: Agent) -> list[str]:
     return [result.output[0].text for result in agent.state.context[-1].get_content_blocks("tool_result")]
-
-
-def elsewhere(agent: Agent) -> Agent:
-    """Return the conversation in another process, which knows nothing but the saved state."""
-    return agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
 
 
 def yes(question) -> UserConfirmResultEvent:

@@ -15,6 +15,7 @@ from agentrt.state import InMemoryStateStore
 from agentrt.tool import OpenQuestion, ToolBase, ToolContext, ToolResponse
 from agentrt.tool import context as context_module
 from tests.loop.helpers import agent_of, call, items_of, order_of
+from tests.loop.helpers import answer as reply_to
 
 pytestmark = pytest.mark.anyio
 
@@ -48,14 +49,6 @@ def _text_of_answer(answer: ConfirmResult | ToolResultBlock) -> str:
 
 def asking(*names: str, **options: Any) -> Agent:
     return agent_of([[call("1", "ask", names=names)], "Done."], Ask(), **options)
-
-
-def reply_to(agent: Agent, *paths: str, confirmed: bool = True, **fields: Any) -> UserConfirmResultEvent:
-    """Answer the open questions with these paths, or all."""
-    event = agent.waiting()
-    assert event is not None
-    calls = [block for block in event.tool_calls if block.id in (paths or (block.id,))]
-    return UserConfirmResultEvent(event.reply_id, [ConfirmResult(confirmed, block, **fields) for block in calls])
 
 
 async def test_a_call_that_has_begun_asks_and_resumes_with_the_answer() -> None:

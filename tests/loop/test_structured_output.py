@@ -18,7 +18,7 @@ from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
 from agentrt.model import ChatResponse
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, items_of, order_of, short
+from tests.loop.helpers import add, agent_of, call, items_of, items_with, order_of, short
 
 TOOL = "GenerateStructuredOutput"
 
@@ -73,11 +73,6 @@ async def test_the_order_of_a_reply_with_a_form():
         "RS MS CALL_START:1 CALL_DELTA:1 CALL_END:1 ME RESULT_START:1 RESULT_DELTA:1 RESULT_END:1(success) "
         "RE(completed) Msg"
     )
-
-
-async def items_with(agent: Agent, schema: Any) -> list[Any]:
-    async with agent.reply_stream("go", schema, yield_final_msg=True) as stream:
-        return [item async for item in stream]
 
 
 async def order_of_structured(agent: Agent, schema: Any) -> str:

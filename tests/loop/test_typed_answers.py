@@ -34,7 +34,7 @@ from agentrt.pipeline import MsgHub
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
 from agentrt.types import STRUCTURED_OUTPUT
-from tests.loop.helpers import Even, Passing, add, agent_of, call
+from tests.loop.helpers import Even, Passing, add, agent_of, call, items_with
 
 
 class Trip(BaseModel):
@@ -95,11 +95,6 @@ IDS = [str(kind)[:40] for kind, _, _ in TYPES]
 
 def answer(call_id: str = "1", /, **given: Any) -> ToolCallBlock:
     return ToolCallBlock(call_id, STRUCTURED_OUTPUT, json.dumps(given))
-
-
-async def items_with(agent: Agent, schema: Any) -> list[Any]:
-    async with agent.reply_stream("go", schema, yield_final_msg=True) as stream:
-        return [item async for item in stream]
 
 
 def as_json(kind: Any, instance: Any) -> Any:

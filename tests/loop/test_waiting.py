@@ -21,8 +21,8 @@ from agentrt.event import (
 )
 from agentrt.message import Msg, TextBlock, ToolResultBlock
 from agentrt.state import FileStateStore, InMemoryStateStore
-from tests.loop.helpers import Passing, agent_of, call, items_of
-from tests.loop.parked import Log, PathTool, elsewhere, results_of
+from tests.loop.helpers import Passing, agent_of, call, elsewhere, items_of
+from tests.loop.parked import Log, PathTool, results_of
 
 Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
 

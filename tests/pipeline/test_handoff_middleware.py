@@ -16,7 +16,7 @@ async def test_layer_that_transfers_keeps_its_contract() -> None:
     def model() -> ScriptedChatModel:
         return ScriptedChatModel([[call("1", "transfer_to_other", reason="why not")]])
 
-    await check_middleware(lambda: HandoffMiddleware({"other": "Another one."}), inputs=["go"], model=model)
+    await check_middleware(lambda: HandoffMiddleware({"other": "Another one."}), inputs=["go"], model=model, every=4)
 
 
 async def test_transfer_is_noted_and_ends_the_reply() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agentrt._runtime.schema import SchemaError, Validator
+from tests.servers.node_packages import cache_folder
 from tests.services import unavailable
 
 pytestmark = pytest.mark.slow
@@ -33,16 +34,16 @@ REFUSED = ("must name a part of this schema", "begins a schema of its own")
 
 @pytest.fixture(scope="module")
 def suite(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cache = getattr(request.config, "cache", None)
-    folder = tmp_path_factory.mktemp("suite") if cache is None else Path(cache.mkdir("json-schema-suite"))
-    if not list(folder.glob("*.tar.gz")):
+    folder = cache_folder(request.config, tmp_path_factory, "json-schema-suite")
+    archive = folder / f"{SOURCE.replace('==', '-')}.tar.gz"
+    if not archive.exists():
         download = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--dest", str(folder), SOURCE]
         done = subprocess.run(
             [sys.executable, "-m", "pip", *download], capture_output=True, text=True, check=False, timeout=300
         )
         if done.returncode:
             unavailable("the official suite", done.stderr[-500:])
-    return next(folder.glob("*.tar.gz"))
+    return archive
 
 
 def groups_of(suite: Path, draft: str) -> Iterator[dict[str, Any]]:

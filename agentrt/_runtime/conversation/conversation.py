@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from operator import is_
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from agentrt._runtime.conversation.context_usage import ContextUsage
 from agentrt._runtime.conversation.reply_run import ReplyRun
@@ -18,7 +18,7 @@ from agentrt._runtime.text import repr_of
 from agentrt.errors import ToolConfigError
 from agentrt.hooks import AgentChains, ReplyInput
 from agentrt.message import Msg, SystemMsg
-from agentrt.state import AgentState, StateStore
+from agentrt.state import AgentState, StateStore, TaskRecord
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.base import check_tool
 from agentrt.tool.table import ToolTable, is_bindable
@@ -125,6 +125,30 @@ class AssembledTools(NamedTuple):
         return is_same and all(map(is_, chosen, self.chosen))
 
 
+class TaskHost(Protocol):
+    """Makes the background calls of a conversation, in conversations of their own: what a runner gives its replies."""
+
+    async def start(self, task: TaskRecord, state: AgentState) -> None:
+        """Store the conversation of a task, to be run by any worker; done again, it changes nothing."""
+        ...
+
+    async def state_of(self, task: TaskRecord) -> Literal["running", "waiting", "over"] | None:
+        """Say how a task stands; `None` for one that was never started."""
+        ...
+
+    async def describe(self) -> str:
+        """Return the tasks of the conversation, one on each line."""
+        ...
+
+    async def read(self, task_id: str) -> str:
+        """Return how a task stands, and its result where it has one."""
+        ...
+
+    async def stop(self, task_id: str) -> bool:
+        """End a task; returns whether there was one to end."""
+        ...
+
+
 class Conversation:
     """The runtime's unsaved data of one conversation, kept from one reply to the next.
 
@@ -137,6 +161,7 @@ class Conversation:
     `has_late_events` says that a hook without a task of its own has emitted an event, which is seen when the hook
     returns control. `sent` has the last request of each purpose to each model, where an observer sees them.
     `replacement` says what takes the place of handles in what leaves: the values, or a supervisor's own handles.
+    `task_host` makes background calls, `None` where they are awaited.
     """
 
     # Slots, so that a misspelt name is an error: nothing else would notice it.
@@ -156,6 +181,7 @@ class Conversation:
         "reply",
         "round_toolkit",
         "sent",
+        "task_host",
     )
 
     def __init__(
@@ -176,6 +202,7 @@ class Conversation:
         self.replacement: Replacement = value_in_output
         self.sent: dict[tuple[str | None, str], Prefix] = {}
         self.assembled: AssembledTools | None = None
+        self.task_host: TaskHost | None = None
         self.layers_of_added: Mapping[str, str] = _NONE_ADDED
         self.printed_message: Msg | None = None
         self.has_late_events = False

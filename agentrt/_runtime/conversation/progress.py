@@ -47,7 +47,7 @@ from agentrt.event import (
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt.message import APPLY, Msg, ToolCallBlock, ToolResultBlock
+from agentrt.message import APPLY, CALL_EVENTS, Msg, ToolCallBlock, ToolResultBlock
 from agentrt.state import ReplyContext
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.call import PreparedCall
@@ -121,6 +121,7 @@ class ReplyProgress:
     form: AnswerForm | None = None  # that the caller asked for
     start_event: ReplyStartEvent | ReplyResumedEvent | None = None
     end_event: ReplyEndEvent | None = None
+    sent_end: ReplyEndEvent | None = None  # as observers have seen it: layers may have changed it
     last_event: AgentEvent | None = None
     attempt: Decoder | None = None  # of asking the model in this round
     recorder: Recorder | None = None  # of what leaves on_reply, where that has layers
@@ -249,14 +250,9 @@ class ReplyProgress:
         self.events_recorded += 1
         if event.reply_id == self.reply_id and self.message is not None:
             apply = APPLY.get(event.__class__)  # what `append_event` does, which is a call more for each event
-            if apply is not None:
+            if apply is not None and (event.__class__ not in CALL_EVENTS or "/" not in event.tool_call_id):  # type: ignore[attr-defined]  # these have it
                 apply(self.message, event)
         return event
-
-    def count_events(self, count: int) -> None:
-        """Count events that are recorded and not made, since nobody wants them."""
-        self.events_recorded += count
-        self.sequence += count
 
     def assign_seq(self, event: _Event) -> _Event:
         """Number an event as it leaves the stream; of one that has a number, of another reply say, a copy leaves."""

@@ -1,6 +1,6 @@
 """The reply in progress, as the loop sees it."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import suppress
 from inspect import iscoroutine
 from threading import get_ident
@@ -18,7 +18,7 @@ from agentrt._runtime.text import repr_of, whole_characters
 from agentrt.errors import ChainContractError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.hooks import MiddlewareBase
-from agentrt.state import ReplyContext
+from agentrt.state import AgentState, ReplyContext
 from agentrt.tool import Toolkit
 from agentrt.types import FinishedReason, JSONObject
 
@@ -30,16 +30,22 @@ class ReplyRun:
     its core tells what happens, from the moment on in which it runs, and `untold` is on record while the layers around
     the core have not taken it. `scratch` holds the data of middlewares, by their
     `id()`; `identities` and `middleware_data`, their data that is saved with the reply, and `conditions` the answers to
-    the conditions of layers, likewise. `receiving` counts the content that is in on_content.
+    the conditions of layers, likewise. `receiving` counts the content that is in on_content, and `inner_toolkits` has
+    the tools that a call in progress may call, by the id of that call. `side_by_side` says which of these calls may run
+    now; both are set by the first of them. `calls_in_progress` returns the ids of the model's calls that run.
     """
 
     # Defaults of the class, since most replies change none of them.
     ended = False
+    is_replay = False
     receiving = 0
     outlet: Any = None
     deps: Any = None
     parent: "ReplyRun | None" = None
     untold: Sequence[AgentEvent] = ()
+    side_by_side: Any = None
+    calls_in_progress: Callable[[], Collection[str]] = frozenset
+    inner_toolkits: Mapping[str, Toolkit] = {}  # replaced by another, never changed
 
     def __init__(self, agent: Any, claim: Claim, sequence: int, toolkit: Toolkit) -> None:
         assert claim.reaper is not None  # it has the conversation
@@ -62,9 +68,13 @@ class ReplyRun:
     now = staticmethod(time_ns)
     """The clock, in nanoseconds since the epoch; a replay has another one, and other ids of sub-agents' replies."""
 
-    def new_child_id(self, call_id: str) -> str:
-        """Return the id of the reply of a sub-agent that this call asks."""
+    def begin_child(self, call_id: str, state: AgentState) -> str:
+        """Return the id of the reply of a sub-agent that this call asks, in its new conversation."""
         return new_name()
+
+    def toolkit_of(self, call_id: str) -> Toolkit:
+        """Return the toolkit of a call: that of the round, or that of the tool which makes the call."""
+        return self.inner_toolkits.get(call_id.rpartition("/")[0], self.toolkit)
 
     def restore(self, context: ReplyContext) -> None:
         """Restore the data and the progress of a reply that resumes."""

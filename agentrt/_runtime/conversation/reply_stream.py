@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self
+from typing import Any, ClassVar, Generic, NoReturn, Self
 
 from typing_extensions import TypeVar
 
 from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, close_with_event_loop
 from agentrt._runtime.conversation.turns import Claim
+from agentrt._runtime.decoding.partial_answer import PartialAnswer
 from agentrt._runtime.keywords import suggest_attributes
 from agentrt._runtime.representation import never_raises
 from agentrt.errors import UsageError
@@ -21,6 +22,7 @@ _Output = TypeVar("_Output", default=Any)
 @suggest_attributes(
     **dict.fromkeys(("final_message", "final_output", "get_final_message", "output", "result"), "write stream.message"),
     **dict.fromkeys(("stream_text", "text_stream"), "write `async for text in stream.text()`"),
+    **dict.fromkeys(("partials", "stream_output"), "write `async for answer in stream.partial()`"),
     **dict.fromkeys(("events", "stream_events"), "write `async for event in stream`"),
     close="write `await stream.aclose()`",
     usage="write stream.message.usage",
@@ -105,6 +107,24 @@ class ReplyStream(CoroutineReader[_Item], Generic[_Item, _Output]):
         """
         return TextStream(self, self._claim)
 
+    def partial(self) -> "PartialStream[_Output]":
+        """Return the structured output as the model writes it: `async for answer in stream.partial()`.
+
+        Each is a valid instance of the type that was asked for: the first comes when all required fields have begun.
+        Its last `str`, number or list may still grow, and it replaces the one before it. If the model starts again,
+        because an attempt was given up or an answer did not fit, so do the partial answers. The last one is
+        `stream.message.structured_output`; there is none if the reply ends without an answer. For a JSON schema they
+        are plain JSON, which is not checked before the end.
+
+        Raises `UsageError` for a reply without a `structured_schema`.
+        """
+        if self._claim.form is None:
+            raise UsageError(
+                "stream.partial() has the structured output of a reply that asks for one: write "
+                "agent.reply_stream(inputs, MyType).partial()"
+            )
+        return PartialStream(self, self._claim, PartialAnswer(self._claim.form))
+
     async def drain(self) -> _Item | None:
         """Read the reply to its end and return its last item."""
         item: _Item | None = None
@@ -149,13 +169,19 @@ class ReplyStream(CoroutineReader[_Item], Generic[_Item, _Output]):
                 self._claim.reaper.reap(self)  # which keeps it until it is closed; this is not called twice
 
 
-class TextStream:
-    """The text of a reply as it comes: an async iterator over the `ReplyStream` that it refers to.
+_Part = TypeVar("_Part", covariant=True)
+
+
+class _ReplyView(Generic[_Part]):
+    """A part of a reply as it comes, read from the `ReplyStream` that it refers to.
 
     It reads and closes that stream, and one that is merely dropped lets go of it: so it is closed as that stream is.
     """
 
     __slots__ = ("_claim", "_stream")
+
+    _usage: ClassVar[tuple[str, str, str]]
+    """Its name, how it is read, and what to await for the whole instead."""
 
     def __init__(self, stream: ReplyStream[Any, Any], claim: Claim) -> None:
         self._stream = stream
@@ -168,12 +194,8 @@ class TextStream:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> str:
-        async for item in self._stream:
-            # The claim's id is that of the reply which resumes, if one does, so it is known only now.
-            if item.__class__ is TextBlockDeltaEvent and item.reply_id == self._claim.reply_id:
-                return item.delta
-        raise StopAsyncIteration
+    async def __anext__(self) -> _Part:
+        raise NotImplementedError
 
     async def aclose(self) -> None:
         """Stop the reply and wait until everything it opened is closed."""
@@ -186,12 +208,62 @@ class TextStream:
         await self._stream.aclose()
 
     def __iter__(self) -> object:
-        raise TypeError(
-            "the text of a reply is asynchronous: write `async for text in stream.text()` in an `async def`"
-        )
+        name, reading, _ = self._usage
+        raise TypeError(f"{name} of a reply is asynchronous: write `{reading}` in an `async def`")
 
     def __await__(self) -> object:
-        raise TypeError(
-            "stream.text() is not awaited: write `async for text in stream.text()`, "
-            "or `(await agent.reply(...)).get_text_content()` for the whole text alone"
-        )
+        name, reading, whole = self._usage
+        raise TypeError(f"{name} of a reply is not awaited: write `{reading}`, or {whole} alone")
+
+
+class TextStream(_ReplyView[str]):
+    """The text of a reply as it comes: an async iterator over the `ReplyStream` that it refers to.
+
+    It reads and closes that stream, and one that is merely dropped lets go of it: so it is closed as that stream is.
+    """
+
+    __slots__ = ()
+
+    _usage = (
+        "the text",
+        "async for text in stream.text()",
+        "`(await agent.reply(...)).get_text_content()` for the whole text",
+    )
+
+    async def __anext__(self) -> str:
+        async for item in self._stream:
+            # The claim's id is that of the reply which resumes, if one does, so it is known only now.
+            if item.__class__ is TextBlockDeltaEvent and item.reply_id == self._claim.reply_id:
+                return item.delta
+        raise StopAsyncIteration
+
+
+class PartialStream(_ReplyView[_Output]):
+    """The structured output of a reply as it comes: an async iterator over the `ReplyStream` that it refers to.
+
+    It reads and closes that stream, and one that is merely dropped lets go of it: so it is closed as that stream is.
+    """
+
+    __slots__ = ("_answer", "_is_over")
+
+    _usage = (
+        "the partial output",
+        "async for answer in stream.partial()",
+        "`(await agent.reply(...)).structured_output` for the whole answer",
+    )
+
+    def __init__(self, stream: ReplyStream[Any, _Output], claim: Claim, answer: PartialAnswer) -> None:
+        super().__init__(stream, claim)
+        self._answer = answer
+        self._is_over = False
+
+    async def __anext__(self) -> _Output:
+        async for item in self._stream:
+            if not isinstance(item, Msg) and item.reply_id == self._claim.reply_id and self._answer.read(item):
+                return self._answer.value  # type: ignore[no-any-return]  # of the type of the form
+        # The last one is the answer itself: the model has not written its defaults, and a layer may have changed it.
+        final = self._claim.final
+        if self._is_over or final is None or final.structured_output is None:
+            raise StopAsyncIteration
+        self._is_over = True
+        return final.structured_output  # type: ignore[no-any-return]  # likewise

@@ -27,7 +27,7 @@ from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ReplyEndEvent, ReplyResumedEvent, ReplyStartEvent
 from agentrt.hooks import MiddlewareBase, NextModelCall
 from agentrt.message import Msg, ToolCallBlock
-from agentrt.state import HiddenCall
+from agentrt.state import AgentState, HiddenCall
 from agentrt.tool import ToolBase, Toolkit
 from agentrt.types import FinishedReason, IncomingContent, JSONSchema
 
@@ -84,6 +84,12 @@ class Run:
         return self if self._reply.parent is None else Run(self._reply.parent).root
 
     @property
+    def task(self) -> str | None:
+        """The id of the background call that this reply makes, which is its own; `None` for any other reply."""
+        task = self.agent.state.task if self.agent.runs_reply_loop else None
+        return self.id if task is not None and task.id == self.id else None
+
+    @property
     def deps(self) -> Any:
         """The `deps` given by the caller of the reply; a layer of `on_reply` may set them for the rest of the reply.
 
@@ -99,6 +105,14 @@ class Run:
     def toolkit(self) -> Toolkit:
         """The tools of the current round."""
         return self._reply.toolkit
+
+    def tool_of(self, call: ToolCallBlock) -> ToolBase | None:
+        """Return the tool that a call is for, or `None`.
+
+        It is one of the current round, or, for a call that a tool makes, one of those that this tool may call: another
+        tool of the same name may be in the round.
+        """
+        return self._reply.toolkit_of(call.id).get(call.name)
 
     @property
     def is_internal(self) -> bool:
@@ -116,6 +130,11 @@ class Run:
     def purpose(self) -> str | None:
         """The `purpose` of the current task's `ask_model`; `None` in a round."""
         return current_purpose(self._reply)
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether a record alone answers the models and tools: calls cost nothing, and say nothing of a provider."""
+        return self._reply.is_replay
 
     @property
     def ended(self) -> bool:
@@ -142,9 +161,12 @@ class Run:
         """Return the time in nanoseconds since the epoch."""
         return self._reply.now()
 
-    def new_child_id(self, call_id: str) -> str:
-        """Return the id of the reply of a sub-agent that this call asks: a new one, in a replay the recorded one."""
-        return self._reply.new_child_id(call_id)
+    def begin_child(self, call_id: str, state: AgentState) -> str:
+        """Return the id of the reply of a sub-agent that this call asks, in its new conversation.
+
+        It is a new one, and in a replay the recorded one; the handles in the conversation are then the recorded ones.
+        """
+        return self._reply.begin_child(call_id, state)
 
     def new_id(self) -> str:
         """Return an id that nothing else in this reply has."""
@@ -208,6 +230,9 @@ class Run:
 
     def call_name(self, call_id: str) -> str:
         """Return the name of the tool that the call is for."""
+        context = self.agent.state.reply_context if "/" in call_id and self.agent.runs_reply_loop else None
+        if context is not None and call_id in context.inner:
+            return str(context.inner[call_id].question.tool_call.name)
         return self._reply.progress.call_names().get(call_id, "")
 
     def estimate_tokens(

@@ -11,6 +11,7 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
     the same, with no rounds left             ask once more, for an answer in text without tools
     the same, after that                      finish; the rounds are used up
     finished calls and a tool's own answer    act on nothing more, which tells that answer, and then finish
+    the finished call of a task               the same: its result is the answer
 
 A call may go ahead when it was decided on, and otherwise when no call waits. One that has begun and waits for answers
 to its own questions (`waits_for="inner"`) waits like any other, and goes ahead when one of them is there. A tool's own
@@ -102,7 +103,7 @@ def step_of_calls(reply: ReplyContext, blocks: list[ContentBlock]) -> Act | Wait
 
 def step_between_rounds(reply: ReplyContext, blocks: list[ContentBlock]) -> Act | Reason | Finish:
     """Return what comes after a round with these blocks, where its calls, if it has any, all have results."""
-    if reply.response is not None:  # a tool of this program has answered in the model's place
+    if reply.response is not None or reply.is_task:  # a tool of this program has answered in the model's place
         # In the round of its call, that answer is not told yet: another call has waited, and its result came later.
         return _TELL_ANSWER if any(isinstance(block, ToolCallBlock) for block in blocks) else _COMPLETED
     if reply.structured is not None:

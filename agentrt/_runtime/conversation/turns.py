@@ -13,6 +13,7 @@ from agentrt._runtime.concurrency.coalescing import CoalescedWork
 from agentrt._runtime.concurrency.event_loop import CrossThreadEvent
 from agentrt._runtime.concurrency.interrupt import Interruption
 from agentrt._runtime.concurrency.reaper import Reaper
+from agentrt._runtime.decoding.answer_form import AnswerForm
 from agentrt.errors import AgentBusyError, UsageError
 from agentrt.event import AgentEvent
 from agentrt.message import Msg
@@ -40,7 +41,8 @@ class Claim:
     of its events are above `after`. `awaits` holds the locks that its tools and layers wait for. `final` is its final
     message, once its stream has come to its end, and `tells_message` says that it is the stream's last item, told while
     the reply still has the conversation. `is_handed_over` says that it is to stop without an end.
-    `closing_events` are those that closed an abandoned reply.
+    `closing_events` are those that closed an abandoned reply. `form` is the form of the answer that the caller asked
+    for.
     """
 
     # Defaults of the class, since most of these are never set in a short reply.
@@ -51,6 +53,7 @@ class Claim:
     final: Msg | None = None
     closing_events: Sequence[AgentEvent] = ()
     part: "SteppedReply | None" = None
+    form: AnswerForm | None = None
     _left: CrossThreadEvent | None = None
 
     def __init__(self, reply_id: str | None = None, after: int = 0) -> None:

@@ -197,6 +197,19 @@ def mark_as_shown(state: HoldingState, label: FlowLabel) -> None:
     state.held.label_read |= label
 
 
+def share_held(state: HoldingState, other: HoldingState) -> None:
+    """Give a new conversation all that another one holds, under the same handles."""
+    state.held = other.held
+
+
+def held_in(state: HoldingState, texts: Iterable[str]) -> HeldValues | None:
+    """Return the values whose handles the texts name, to be moved to another conversation."""
+    held = state.held
+    if held is None:
+        return None
+    return HeldValues(held.tag, {name: held.values[name] for text in texts for name in held.named_in(text)})
+
+
 def forget_unnamed(state: HoldingState, text: str) -> None:
     """Forget the values that the text, which is all that remains of the conversation, does not name.
 

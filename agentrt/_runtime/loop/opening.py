@@ -14,6 +14,7 @@ from agentrt._runtime.conversation.inputs import (
 )
 from agentrt._runtime.conversation.open_calls import (
     asked_calls,
+    begun_inner_calls,
     close_calls_in_doubt,
     forget_inner_calls,
     mark_resumed_calls,
@@ -23,6 +24,7 @@ from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt._runtime.loop.outcome import begin_context, forget_unfinished_round, resumption_event, start_event
 from agentrt._runtime.loop.resume import apply_answer, check_answer, receive_answer, reply_to_resume
 from agentrt._runtime.loop.structured_output import require_structured_output, restore_form
+from agentrt._runtime.loop.tool_calls.background import receive_wake, task_woken_by
 from agentrt._runtime.loop.tool_calls.round_tools import assemble_on_resume
 from agentrt.errors import ChainError, InvalidInputError
 from agentrt.event import (
@@ -50,10 +52,15 @@ async def open_reply(
             "agent.run.continue_with(hint) before that"
         )
     if context is None:
-        if agent.chains.on_content is not incoming_content:
+        woken_by = task_woken_by(agent.state, run.id) if agent.state.tasks else None
+        if woken_by is not None:
+            inputs = [await receive_wake(agent, woken_by, message) for message in as_messages(inputs)]
+        elif agent.chains.on_content is not incoming_content:
             inputs = await receive_input(agent, inputs)
         held = len(agent.state.context)
         context = _begin_reply(agent, run, inputs, structured_schema)
+        if woken_by is not None:
+            del agent.state.tasks[woken_by.id]
         _withhold_tools(agent, run)
         opening: list[AgentEvent] = []
         if progress.start_event is None:
@@ -65,6 +72,8 @@ async def open_reply(
             except Exception:  # raised again: the input is not taken, so that it can be given again
                 del state.context[held:taken]
                 state.reply_context = progress.message = None
+                if woken_by is not None:
+                    state.tasks[woken_by.id] = woken_by
                 raise
         return context, opening
     if progress.is_new:
@@ -138,7 +147,9 @@ async def _resume_reply(
     progress, permissions = run.progress, agent.state.permission_context
     before = deepcopy((context, permissions.rules)) if agent.state_store is not None else None
     is_first = progress.was_left and progress.start_event is None
-    opening: list[AgentEvent] = [start_event(agent, run)] if is_first else []
+    opening: list[AgentEvent] = []
+    if is_first:
+        opening = [start_event(agent, run), *map(progress.record_event, begun_inner_calls(context))]
     opening += [progress.record_event(event) for event in close_calls_in_doubt(run, context)]
     if isinstance(inputs, ANSWERS):
         opening += [progress.record_event(event) for event in apply_answer(agent, context, inputs)]

@@ -7,6 +7,7 @@ layer in between.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence, Set
 from dataclasses import replace
+from inspect import iscoroutinefunction
 from types import AsyncGeneratorType, coroutine
 from typing import Any, NoReturn, Protocol
 
@@ -27,7 +28,7 @@ from agentrt._runtime.loop.answer import announce_round
 from agentrt._runtime.loop.tool_calls.tool_results import TakenResult, events_of_result, only_text
 from agentrt.errors import ChainContractError
 from agentrt.event import AgentEvent, HintBlockEvent, ModelCallEndEvent, ReplyEndEvent, ToolResultEndEvent
-from agentrt.message import APPLY, ContentBlock, Msg, ToolCallBlock, ToolCallState, ToolResultBlock
+from agentrt.message import APPLY, CALL_EVENTS, ContentBlock, Msg, ToolCallBlock, ToolCallState, ToolResultBlock
 from agentrt.state import ReplyContext
 from agentrt.types import ChatResponse, ToolOutput
 
@@ -84,8 +85,8 @@ class Outlet:
         self.is_read = is_read
         self.wants_events = is_read or notify is not None
         self._numbers = True
-        # Whether handing out is a mere `yield`, which is written where many events pass.
-        self._yields = is_read and notify is None and not self._has_scopes
+        # Whether handing to the reader is a mere `yield`, which is written where many events pass.
+        self._yields = is_read and not self._has_scopes
 
     @coroutine
     def tell(self, events: Sequence[AgentEvent]) -> Generator[Any, Any, None]:
@@ -94,21 +95,24 @@ class Outlet:
         if mailbox.items and not mailbox.is_read:  # a mailbox that is read is where these events come from
             yield from self._tell_emitted().__await__()
         events = tuple([self._record(event) for event in events])
+        if self._notify is not None:
+            self._observe(events)
         if self._yields:
             yield events
-        elif self.wants_events:
-            yield from self._hand_out(events)
+        elif self.is_read:
+            yield from self._suspend_for(events)
         if self._has_steps and self._interruption.reason is not None:
             self._stop()
 
     @coroutine
-    def tell_streamed(
+    def tell_streamed(  # noqa: C901  # each delta passes here, and a call more would cost more than the rest
         self, answer: ClosableStream, decoder: Decoder, recorder: Recorder | None = None
     ) -> Generator[Any, Any, None]:
         """Tell the answer that a model streams; ends the reply where that is longer than `max_output` allows."""
         # In locals, and in the frame that hands out, since each delta passes here.
         record: Callable[[AgentEvent], object] = self._record if recorder is None else recorder.record
         mailbox, feed, yields, limit = self._mailbox, decoder.feed, self._yields, decoder.limit
+        agent, notify = self._agent, self._notify
         interruption = self._interruption if self._has_steps else None
         steps, left = aiter(answer), RESPONSES_PER_CHECKPOINT
 
@@ -116,7 +120,8 @@ class Outlet:
             return await anext(steps)
 
         # A step of a generator is an iterator, as a coroutine is in here; of other awaitables nothing is known.
-        read = steps.__anext__ if isinstance(steps, AsyncGeneratorType) else read_any
+        is_iterable = isinstance(steps, AsyncGeneratorType) or iscoroutinefunction(steps.__anext__)
+        read: Callable[[], Any] = steps.__anext__ if is_iterable else read_any
         has_ended = False
         while not has_ended:
             try:
@@ -130,10 +135,13 @@ class Outlet:
                     yield from self._tell_emitted().__await__()
                 for event in events:
                     record(event)  # which has no number yet
+                if notify is not None:
+                    for event in events:  # no ends of replies
+                        notify(agent, event)
                 if yields:
                     yield tuple(events)
-                elif self.wants_events:
-                    yield from self._hand_out(events)
+                elif self.is_read:
+                    yield from self._suspend_for(events)
                 if interruption is not None and interruption.reason is not None:
                     self._stop()
             # After the events, so that what was written up to the limit is seen.
@@ -175,6 +183,7 @@ class Outlet:
         """Read a chain to its end; `plain` items are sent on as `record` returns them, others are passed to `tell`."""
         # In locals, and in the frame that hands out, since each event passes here.
         progress, mailbox, yields, abandoned = self._progress, self._mailbox, self._yields, chain.abandoned
+        agent, notify = self._agent, self._notify
         read = chain.open(Outlet.hand_on.__code__).__anext__
         interruption = self._interruption if self._has_steps else None
         item: Any = None
@@ -198,10 +207,12 @@ class Outlet:
                 yield from tell(item).__await__()
                 continue
             event = record(item)
+            if notify is not None:
+                notify(agent, event)
             if yields:
                 yield (event,)
-            elif self.wants_events:
-                yield from self._hand_out((event,))
+            elif self.is_read:
+                yield from self._suspend_for((event,))
             if interruption is not None and interruption.reason is not None:
                 self._stop()
         yield from chain.end(item).__await__()
@@ -211,7 +222,11 @@ class Outlet:
         progress, cls = self._progress, event.__class__
         progress.events_recorded += 1
         apply = _apply_of(cls)
-        if apply is not None and event.reply_id == progress.reply_id:
+        if (
+            apply is not None
+            and event.reply_id == progress.reply_id
+            and (cls not in CALL_EVENTS or "/" not in event.tool_call_id)  # type: ignore[attr-defined]  # these have it
+        ):
             apply(progress.message, event)
         if self._numbers:
             if cls in PLAIN_OUTSIDE and progress.is_flowing and not event.seq:
@@ -240,15 +255,18 @@ class Outlet:
             if end is not None:
                 events.append(end)
             events = self._number(events)
+            if self._notify is not None:
+                self._observe(events)
             if self._yields:
                 yield tuple(events)
-            else:
-                yield from self._hand_out(events)
+            elif self.is_read:
+                yield from self._suspend_for(events)
         elif end is None:
-            progress.count_events(1)
-        else:
-            progress.count_events(3)
+            progress.events_recorded += 1
             progress.sequence += 1
+        else:  # which is recorded already
+            progress.events_recorded += 3
+            progress.sequence += 4
         if self._interruption.reason is not None:
             self._stop()
 
@@ -263,15 +281,18 @@ class Outlet:
         if self.wants_events:
             yield from self.tell((event_type(self._progress.reply_id, *values),))
         else:
-            self._progress.last_event = None
-            self._progress.count_events(1)
+            progress = self._progress
+            progress.last_event = None
+            progress.events_recorded += 1
+            progress.sequence += 1
 
     async def tell_result(
         self, context: ReplyContext, call: ToolCallBlock, result: TakenResult, streamed: ToolOutput
     ) -> None:
         """Tell the result of a call, usually a single text; it is saved before its end leaves."""
         progress = self._progress
-        block = context.blocks[-1]  # the call's block, unless other calls run concurrently
+        blocks = progress.message.content  # type: ignore[union-attr]  # it is there while the reply is
+        block: Any = blocks[-1]  # the call's block, unless other calls run concurrently
         if block.id != call.id or block.__class__ is not ToolResultBlock:
             block = next(block for block in reversed(context.blocks) if block.id == call.id)
         assert isinstance(block, ToolResultBlock)
@@ -323,13 +344,24 @@ class Outlet:
     def _hand_out(self, events: Sequence[AgentEvent]) -> Generator[Any, Any, None]:
         """Notify the observers, hand the events to the reader, if any, and continue when it wants the next one."""
         if self._notify is not None:
-            for event in events:
-                self._notify(self._agent, event)
-        if not self.is_read or not events:
+            self._observe(events)
+        if not events:
             return
-        if not self._has_scopes:
+        if self._yields:
             yield tuple(events)
-            return
+        elif self.is_read:
+            yield from self._suspend_for(events)
+
+    def _observe(self, events: Sequence[AgentEvent]) -> None:
+        assert self._notify is not None
+        for event in events:
+            self._notify(self._agent, event)
+            if event.__class__ is ReplyEndEvent and event.reply_id == self._progress.reply_id:
+                self._progress.sent_end = event
+
+    @coroutine
+    def _suspend_for(self, events: Sequence[AgentEvent]) -> Generator[Any, Any, None]:
+        """Hand events to the reader, outside of the scopes in which the reply can be interrupted."""
         is_in_step = self._interruption.is_in_step
         self._interruption.suspend()
         yield tuple(events)

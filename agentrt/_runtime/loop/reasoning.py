@@ -58,11 +58,11 @@ async def call_model(
     current_model: ChatModelBase,
 ) -> ModelResult:
     """The core of on_model_call: one call of the model."""
-    if tools.__class__ is OfferedTools and (tool_choice or tools.added or agent.live_conversation.layers_of_added):
-        added, tools = tools.added or {}, _narrow(tools, tool_choice)
-        if (added or agent.live_conversation.layers_of_added) and not is_internal(agent.live_conversation.run):
-            names = {schema["function"]["name"] for schema in tools}
-            offer_for_this_round(agent, {name: entry for name, entry in added.items() if name in names})
+    # Asked here, since most requests have none of these.
+    if tools.__class__ is OfferedTools and (
+        tool_choice or tools.added or tools.allowed or agent.live_conversation.layers_of_added
+    ):
+        tools, tool_choice = _offer(agent, tools, tool_choice, current_model)
     try:
         # Once more, since a layer may have passed on the conversation itself.
         if agent.chains.layers["on_model_call"] and agent.live_conversation.context_usage.has_hidden_calls(agent.state):
@@ -84,6 +84,20 @@ async def call_model(
         ) from error
 
 
+def _offer(
+    agent: ReplyingAgent, tools: OfferedTools, tool_choice: ToolChoice | None, model: ChatModelBase
+) -> tuple[list[JSONSchema], ToolChoice | None]:
+    """Return the tools and the choice that the model gets, and make what layers added runnable for this round."""
+    conversation, added = agent.live_conversation, tools.added or {}
+    if tools.allowed and model.supports_allowed_tools:
+        tool_choice = _within([*tools.allowed, *added], tool_choice)
+    narrowed = _narrow(tools, tool_choice, model)
+    if (added or conversation.layers_of_added) and not is_internal(conversation.run):
+        names = {schema["function"]["name"] for schema in narrowed}
+        offer_for_this_round(agent, {name: entry for name, entry in added.items() if name in names})
+    return narrowed, tool_choice
+
+
 def ask_through_layers(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> Awaitable[object]:
     """Return an awaitable that runs one round through on_reasoning, and tells what leaves it."""
     on_reasoning = agent.chains.on_reasoning
@@ -98,15 +112,27 @@ async def reason(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> Msg | 
 
     Without layers, which alone would see that message, there is none.
     """
-    run = agent.live_conversation.run
-    if run.progress.has_toolsets:
+    conversation = agent.live_conversation
+    run = conversation.run
+    progress = run.progress
+    if progress.has_toolsets:
         await _read_toolsets(agent, run)
     # Layers may change what passes, so the caller records what leaves them.
     recorder = None if agent.chains.on_reasoning is reason else Recorder(run.id, agent.name)
     outlet = run.outlet if recorder is None else RecordingOutlet(agent, run, recorder)
-    for retry in forget_attempt(run):
-        await outlet.tell((retry,))
-    decoder = _begin_attempt(agent, run)
+    if progress.attempt is not None:
+        for retry in forget_attempt(run):
+            await outlet.tell((retry,))
+    toolkit = progress.lasting_toolkit
+    if toolkit.table.binds:  # since this round: such a tool was registered meanwhile
+        toolkit = progress.lasting_toolkit = conversation.bindings.toolkit(agent, toolkit)
+    run.toolkit = toolkit.snapshot() if progress.has_toolsets else toolkit
+    progress.offered_toolkit, conversation.round_toolkit = run.toolkit, None
+    if conversation.layers_of_added:
+        conversation.layers_of_added = {}
+    written = 0 if agent.state.reply_context is None else agent.state.reply_context.written
+    limit = agent.react_config.max_output - written
+    progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, agent.model.model, limit=limit)
     await outlet.tell_new(ModelCallStartEvent, agent.model.model)
 
     async def take(events: Sequence[AgentEvent]) -> None:
@@ -117,7 +143,7 @@ async def reason(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> Msg | 
             run.stop("exceed_max_output")
 
     answer: ModelResult | None
-    if agent.live_conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_REQUEST):
+    if conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_REQUEST):
         answer = await _ask_model(agent, run, tool_choice)
     else:
         answer = await _ask_in_background(agent, run, decoder, tool_choice, take, outlet.tell_item)
@@ -143,21 +169,6 @@ async def _read_toolsets(agent: ReplyingAgent, run: ReplyRun) -> None:
         tool = toolkit.get(name)
         if tool is not None and tool.fingerprint is not None:
             state.known_tools.setdefault(name, tool.fingerprint)
-
-
-def _begin_attempt(agent: ReplyingAgent, run: ReplyRun) -> Decoder:
-    """Begin to ask the model in this round; returns what decodes its answer."""
-    conversation, context, progress = agent.live_conversation, agent.state.reply_context, run.progress
-    toolkit = progress.lasting_toolkit
-    if toolkit.table.binds:  # since this round: such a tool was registered meanwhile
-        toolkit = progress.lasting_toolkit = conversation.bindings.toolkit(agent, toolkit)
-    run.toolkit = toolkit.snapshot() if progress.has_toolsets else toolkit
-    progress.offered_toolkit, conversation.round_toolkit = run.toolkit, None
-    if conversation.layers_of_added:
-        conversation.layers_of_added = {}
-    limit = agent.react_config.max_output - (0 if context is None else context.written)
-    progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, agent.model.model, limit=limit)
-    return decoder
 
 
 async def _ask_in_background(
@@ -246,20 +257,30 @@ async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoic
     if chains.on_tools is not current_tools:
         await assemble(agent, run, run.progress.offered_toolkit)
     runnable = run.toolkit.get_json_schemas(state.active_groups)
-    tools = runnable if tool_choice is None else _narrow(runnable, tool_choice)
+    tools = runnable if tool_choice is None else _narrow(runnable, tool_choice, agent.model)
     if chains.on_model_call is not call_model:
         tools = OfferedTools(tools)
         tools.runnable = runnable
+        if tool_choice is not None:
+            tools.allowed = tool_choice.tools
     answer: ModelResult = await chains.on_model_call(
         agent, messages=messages, tools=tools, tool_choice=tool_choice, current_model=agent.model
     )
     return answer if answer.__class__ is ChatResponse else check_model_answer(agent.model, answer)
 
 
-def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None) -> list[JSONSchema]:
-    if tool_choice is None or tool_choice.tools is None:
+def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None, model: ChatModelBase) -> list[JSONSchema]:
+    """Return the schemas that the model is to get: those that the choice names, or all if it can be held to these."""
+    if tool_choice is None or tool_choice.tools is None or (tool_choice.tools and model.supports_allowed_tools):
         return schemas
     return [schema for schema in schemas if schema["function"]["name"] in tool_choice.tools]
+
+
+def _within(allowed: list[str], tool_choice: ToolChoice | None) -> ToolChoice:
+    """Return the choice that layers passed on, narrowed to what the round and they allow."""
+    choice = ToolChoice() if tool_choice is None else tool_choice
+    names = allowed if choice.tools is None else [name for name in choice.tools if name in allowed]
+    return ToolChoice(choice.mode, names)
 
 
 def known_tools(agent: ReplyingAgent) -> Toolkit:

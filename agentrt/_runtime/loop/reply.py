@@ -11,7 +11,7 @@ from agentrt._runtime.concurrency.interrupt import Interrupted
 from agentrt._runtime.conversation.conversation import ReplyingAgent
 from agentrt._runtime.conversation.final_message import final_message
 from agentrt._runtime.conversation.inputs import incoming_content, receive_emitted, receive_hint
-from agentrt._runtime.conversation.open_calls import drain_and_close
+from agentrt._runtime.conversation.open_calls import calls_of_round, drain_and_close
 from agentrt._runtime.conversation.question import park, question_message
 from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt._runtime.conversation.step import (
@@ -30,7 +30,7 @@ from agentrt._runtime.loop.opening import open_reply
 from agentrt._runtime.loop.outcome import end_event, end_partial_message, message_when_interrupted, record_end
 from agentrt._runtime.loop.reasoning import ask_through_layers, forget_attempt, reason
 from agentrt._runtime.loop.structured_output import count_answer_in_words
-from agentrt._runtime.loop.tool_calls.acting import calls_of_round, run_calls
+from agentrt._runtime.loop.tool_calls.batches import run_calls
 from agentrt.errors import ChainContractError, ContextOverflow, Malformed
 from agentrt.event import (
     AgentEvent,
@@ -44,6 +44,7 @@ from agentrt.state import ReplyContext
 from agentrt.types import FinishedReason
 
 _MAX_EMPTY_ROUNDS = 1
+_THOUGHTS = {ThinkingBlock}
 _ClosingPart = Callable[[], Awaitable[Iterable[AgentEvent | Msg]]]
 
 
@@ -247,7 +248,7 @@ class Rounds:
         if not (context.hidden_calls is not None and _only_asked(context, blocks)):
             context.cur_iter += 1
         added = len(blocks)
-        says_nothing = not (blocks and context.paused) and all(isinstance(block, ThinkingBlock) for block in blocks)
+        says_nothing = not (blocks and context.paused) and {*map(type, blocks)} <= _THOUGHTS
         context.empty_rounds = context.empty_rounds + 1 if says_nothing else 0
         if context.empty_rounds > _MAX_EMPTY_ROUNDS:
             raise Malformed(f"model {agent.model.model!r} gave {context.empty_rounds} empty answers in a row")

@@ -2,7 +2,7 @@
 
 An answer is checked whole before anything of it is applied, so one that is refused leaves the state as it was. It must
 name the reply and the call that asked, and repeat the tool and its input to the byte; other input is taken only where
-the conversation's permissions say so, and rules likewise. An answer for a call inside of one that has begun names it by
+the conversation's permissions say so, and rules likewise. An answer for a call inside of a running one names it by
 its path; it never changes an input, and wakes that one call.
 """
 
@@ -18,10 +18,17 @@ from agentrt._runtime.block import HIDDEN_CALL
 from agentrt._runtime.boundary import is_base64
 from agentrt._runtime.conversation.conversation import ReplyingAgent
 from agentrt._runtime.conversation.inputs import ANSWERS, AnswerEvent, receive
-from agentrt._runtime.conversation.open_calls import asked_calls, begun_calls, describe_calls, waiting_calls
+from agentrt._runtime.conversation.open_calls import (
+    asked_calls,
+    begun_calls,
+    describe_calls,
+    relative_id,
+    waiting_calls,
+)
 from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt._runtime.loop.reasoning import known_tools
 from agentrt._runtime.loop.tool_calls.approval import prepare_released
+from agentrt._runtime.loop.tool_calls.caller import keep_result, toolkit_of_calls
 from agentrt._runtime.loop.tool_calls.tool_results import events_of_result, note_of, receive_result, take_result
 from agentrt.errors import ResumeError
 from agentrt.event import (
@@ -44,6 +51,7 @@ from agentrt.message import (
 )
 from agentrt.permission import accept_rules, covers, digest
 from agentrt.state import CallDecision, ReplyContext
+from agentrt.tool import ToolBase, Toolkit
 from agentrt.tool.arguments import parse_arguments
 from agentrt.tool.base import MAX_OUTPUT
 from agentrt.tool.call import PreparedCall
@@ -142,7 +150,13 @@ async def receive_answer(agent: ReplyingAgent, context: ReplyContext, answer: An
         confirmed: list[ConfirmResult] = []
         for result in answer.confirm_results:
             if result.feedback:
-                call, tool = result.tool_call, agent.live_conversation.run.toolkit.get(result.tool_call.name)
+                call = result.tool_call
+                is_of_another = _is_of_another(context, call.id)
+                toolkit = agent.live_conversation.run.toolkit if is_of_another else _toolkit_of(agent, context, call.id)
+                tool = toolkit.get(call.name)
+                # What a layer asks is known here; a tool of a sub-agent is not, and one here may have its name.
+                if is_of_another and tool is not None and not tool.is_hidden:
+                    tool = None
                 incoming = IncomingContent("feedback", [TextBlock(result.feedback)], call, call.name, tool)
                 result = replace(result, feedback=(await receive(agent, incoming)).text)
             confirmed.append(result)
@@ -154,7 +168,7 @@ async def receive_answer(agent: ReplyingAgent, context: ReplyContext, answer: An
         call, decision = _find_asked(context, execution.id, execution.name)
         if decision is not None and decision.waits_for == "external":
             decision.result_digest = _digest_of_result(execution)
-            response = ToolResponse(_blocks_of(execution), execution.state, _metadata_of(execution))
+            response = ToolResponse(execution.blocks, execution.state, _metadata_of(execution))
             response = await receive_result(agent, call, "external", response)
             execution = replace(execution, output=response.content, state=response.state, metadata=response.metadata)
         executions.append(execution)
@@ -164,54 +178,65 @@ async def receive_answer(agent: ReplyingAgent, context: ReplyContext, answer: An
 def apply_answer(agent: ReplyingAgent, context: ReplyContext, answer: AnswerEvent) -> Iterator[AgentEvent]:
     """Take a checked answer in; yields the events of the results that came with it."""
     if isinstance(answer, UserConfirmResultEvent):
+        rules: list[PermissionRule] = []
         for result in answer.confirm_results:
-            repeated = result.tool_call
-            if "/" in repeated.id:
-                _apply_inner_confirmation(context, result)
-                continue
-            call = _find_call(context, repeated.id)
-            if context.decisions[call.id].waits_for != "user":
-                continue
-            context.decisions[call.id] = CallDecision(
-                PermissionBehavior.ALLOW if result.confirmed else PermissionBehavior.DENY,
-                "user",
-                result.feedback or "",
-                digest(repeated.name, repeated.input),
-                original_input=call.input if result.confirmed and repeated.input != call.input else None,
-                fingerprint=context.decisions[call.id].fingerprint,
-            )
-            permissions = agent.state.permission_context
-            permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
+            _apply_confirmation(agent, context, result)
+            if not _is_of_another(context, result.tool_call.id):
+                rules += result.rules
         # After all of them, since what the user said of a call counts for more than a rule that came with another.
-        calls = [result for result in answer.confirm_results if "/" not in result.tool_call.id]
-        _reconsider(agent, context, [rule for result in calls for rule in result.rules])
+        _reconsider(agent, context, rules)
         context.message.append_event(answer)
     elif isinstance(answer, ExternalExecutionResultEvent):
         begun = begun_calls(context)
         for execution in answer.execution_results:
-            if "/" in execution.id:
+            if _is_of_another(context, execution.id):
                 _apply_inner_result(context, execution)
                 continue
-            call = _find_call(context, execution.id)
-            if context.decisions[call.id].waits_for:
-                context.decisions[call.id].waits_for = None
-                if call.id not in begun:  # the process ended before it announced this call
-                    yield ToolResultStartEvent(context.reply_id, call.id, call.name)
-                response = ToolResponse(_blocks_of(execution), execution.state, _metadata_of(execution))
-                taken = take_result(context, call, response)
-                yield from events_of_result(context, agent.live_conversation.run, call, taken, [])
+            call, decision = _find_asked(context, execution.id, execution.name)
+            if decision is None or not decision.waits_for:
+                continue
+            decision.waits_for = None
+            if call.id not in begun:  # the process ended before it announced this call
+                yield ToolResultStartEvent(context.reply_id, call.id, call.name)
+            response = ToolResponse(execution.blocks, execution.state, _metadata_of(execution))
+            taken = take_result(context, call, response)
+            if "/" in call.id:
+                decision.digest = decision.result_digest or _digest_of_result(execution)
+                keep_result(context, call, taken)
+                _wake(context, call.id)
+            yield from events_of_result(context, agent.live_conversation.run, call, taken, [])
 
 
-def _apply_inner_confirmation(context: ReplyContext, result: ConfirmResult) -> None:
-    """Apply the user's decision on a call inside a running one; its rules are for that one alone."""
-    path, call = result.tool_call.id, result.tool_call
-    inner = context.inner.get(path)
-    if inner is None or inner.decision.waits_for != "user":
+def _is_of_another(context: ReplyContext, call_id: str) -> bool:
+    """Say whether a running call asks it for someone else, such as a sub-agent: this reply does not run it."""
+    inner = context.inner.get(call_id)
+    return "/" in call_id and (inner is None or not inner.is_call)
+
+
+def _apply_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
+    """Apply the user's decision on a call; the rules that come for one of someone else are for that one alone."""
+    answered = result.tool_call
+    call, earlier = _find_asked(context, answered.id, answered.name)
+    if earlier is None or earlier.waits_for != "user":
         return
-    behavior = PermissionBehavior.ALLOW if result.confirmed else PermissionBehavior.DENY
-    inner.decision = CallDecision(behavior, "user", result.feedback or "", digest(call.name, call.input))
-    inner.answer = replace(result, tool_call=ToolCallBlock(path.partition("/")[2], call.name, call.input))
-    _wake(context, path)
+    decision = CallDecision(
+        PermissionBehavior.ALLOW if result.confirmed else PermissionBehavior.DENY,
+        "user",
+        result.feedback or "",
+        digest(answered.name, answered.input),
+        original_input=call.input if result.confirmed and answered.input != call.input else None,
+        fingerprint=earlier.fingerprint,
+    )
+    context.record_decision(call, decision)
+    _wake(context, call.id)
+    if _is_of_another(context, call.id):
+        inner_id = relative_id(context, call.id)
+        context.inner[call.id].answer = replace(
+            result, tool_call=ToolCallBlock(inner_id, answered.name, answered.input)
+        )
+        return
+    permissions = agent.state.permission_context
+    permissions.rules.extend(accept_rules(permissions, result.rules, call.name))
 
 
 def _apply_inner_result(context: ReplyContext, execution: ToolResultBlock) -> None:
@@ -222,9 +247,9 @@ def _apply_inner_result(context: ReplyContext, execution: ToolResultBlock) -> No
     result_digest = inner.decision.result_digest or _digest_of_result(execution)
     inner.decision = CallDecision(PermissionBehavior.ALLOW, digest=result_digest)
     inner.result = ToolResultBlock(
-        execution.id.partition("/")[2],
+        relative_id(context, execution.id),
         execution.name,
-        _blocks_of(execution),
+        execution.blocks,
         execution.state,
         _metadata_of(execution),
     )
@@ -233,9 +258,11 @@ def _apply_inner_result(context: ReplyContext, execution: ToolResultBlock) -> No
 
 def _wake(context: ReplyContext, path: str) -> None:
     """Have the call that asked go ahead, unless it is itself asked about again, or about to be."""
-    decision = context.decisions.get(path.partition("/")[0])
-    if decision is not None and decision.waits_for == "inner":
-        decision.waits_for = None
+    while "/" in path:  # each call that this one is inside of
+        path = path.rpartition("/")[0]
+        decision = context.decision_about(path)
+        if decision is not None and decision.waits_for == "inner":
+            decision.waits_for = None
 
 
 def _parse_again(answer: AnswerEvent) -> AnswerEvent:
@@ -277,13 +304,6 @@ def _check_each_once(ids: list[str]) -> None:
         seen.add(call_id)
 
 
-def _find_call(context: ReplyContext, call_id: str) -> ToolCallBlock:
-    with suppress(ValueError):
-        call: ToolCallBlock = find_block(context.message, call_id, ToolCallBlock)
-        return call
-    raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_MAX_QUOTE}}", code="unknown_call")
-
-
 def _find_asked(context: ReplyContext, call_id: str, name: str) -> tuple[ToolCallBlock, CallDecision | None]:
     """Return the call that an answer is for, and what was decided on it; an inner call is found by its path."""
     decision = context.decision_about(call_id)
@@ -292,7 +312,10 @@ def _find_asked(context: ReplyContext, call_id: str, name: str) -> tuple[ToolCal
         return inner.question.tool_call, decision
     if decision is not None and "/" in call_id:  # the call that it was inside of has its result
         return ToolCallBlock(call_id, name, state=ToolCallState.FINISHED), decision
-    return _find_call(context, call_id), decision
+    with suppress(ValueError):
+        call: ToolCallBlock = find_block(context.message, call_id, ToolCallBlock)
+        return call, decision
+    raise ResumeError(f"the reply {context.reply_id!r} has no call {call_id!r:.{_MAX_QUOTE}}", code="unknown_call")
 
 
 def _check_confirmation(agent: ReplyingAgent, context: ReplyContext, result: ConfirmResult) -> None:
@@ -372,14 +395,31 @@ def _check_edited(agent: ReplyingAgent, call: ToolCallBlock, edited: ToolCallBlo
 
 def _reconsider(agent: ReplyingAgent, context: ReplyContext, rules: list[PermissionRule]) -> None:
     """Decide the open questions that the new rules cover again, so that the user is not asked about them twice."""
-    for call in waiting_calls(context) if rules else ():
-        decision = context.decisions[call.id]
-        prepared = prepare_released(agent, agent.live_conversation.run.toolkit, call)
-        if decision.waits_for != "user" or not isinstance(prepared, PreparedCall):
+    if not rules:
+        return
+    calls = waiting_calls(context) + [inner.question.tool_call for inner in context.inner.values() if inner.is_call]
+    for call in calls:
+        decision = context.decision_about(call.id)
+        if decision is None or decision.waits_for != "user":
+            continue
+        prepared = prepare_released(agent, _toolkit_of(agent, context, call.id), call)
+        if not isinstance(prepared, PreparedCall):
             continue
         forms = parse_arguments(prepared.input), prepared.effective_input
         if any(covers(rules, prepared.tool, *forms, behavior) for behavior in (_ALLOW, _DENY)):
             decision.waits_for = None
+            _wake(context, call.id)
+
+
+def _toolkit_of(agent: ReplyingAgent, context: ReplyContext, call_id: str) -> Toolkit:
+    """Return the toolkit of a call before the call that makes it is entered again."""
+    run, outer_id = agent.live_conversation.run, call_id.rpartition("/")[0]
+    if outer_id and outer_id not in run.inner_toolkits:
+        outer, _ = _find_asked(context, outer_id, "")
+        tool = _toolkit_of(agent, context, outer_id).get(outer.name)
+        if tool is not None:
+            run.inner_toolkits = {**run.inner_toolkits, outer_id: toolkit_of_calls(agent, tool)}
+    return run.toolkit_of(call_id)
 
 
 def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: ToolResultBlock) -> None:
@@ -402,9 +442,9 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
         )
     if execution.state is ToolResultState.RUNNING:
         raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
-    # A call inside of another is of a tool of its own, also where one of this agent has that name.
-    tool = None if "/" in call.id else known_tools(agent).get(call.name)
-    output = _blocks_of(execution)
+    # What a sub-agent asks is about a tool of its own, also where one of this agent has that name.
+    tool = None if _is_of_another(context, call.id) else _known_tool(agent, context, call)
+    output = execution.blocks
     data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]
     total = sum(len(block.text) if isinstance(block, TextBlock) else data_size(block) for block in output)
     size = sum(map(data_size, data))
@@ -420,6 +460,16 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
     _check_size(f"the metadata of the result of {call.name!r}", len(to_json(execution.metadata)), _MAX_METADATA)
 
 
+def _known_tool(agent: ReplyingAgent, context: ReplyContext, call: ToolCallBlock) -> ToolBase | None:
+    """Return the tool of a call of this conversation, which may be one that only the calling tool has."""
+    toolkit, outer_id = known_tools(agent), call.id.rpartition("/")[0]
+    if outer_id:
+        outer = _known_tool(agent, context, _find_asked(context, outer_id, "")[0])
+        if outer is not None and isinstance(outer.inner_toolkit, Toolkit):
+            toolkit = outer.inner_toolkit
+    return toolkit.get(call.name)
+
+
 def _is_earlier_result(
     context: ReplyContext, call: ToolCallBlock, decision: CallDecision | None, execution: ToolResultBlock
 ) -> bool | None:
@@ -430,8 +480,8 @@ def _is_earlier_result(
         if decision is not None and decision.result_digest:
             return decision.result_digest == _digest_of_result(execution)
         earlier: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
-        repeated = [*_blocks_of(execution), *note_of(context, call)]
-        return earlier.state is execution.state and _comparable(_blocks_of(earlier)) == _comparable(repeated)
+        repeated = [*execution.blocks, *note_of(context, call)]
+        return earlier.state is execution.state and _comparable(earlier.blocks) == _comparable(repeated)
     if decision is None or decision.waits_for is not None:
         return None
     has_result = (decision.by, decision.behavior) == ("policy", _ALLOW)
@@ -451,14 +501,10 @@ def _metadata_of(execution: ToolResultBlock) -> JSONObject:
 
 
 def _digest_of_result(execution: ToolResultBlock) -> str:
-    text, data = _comparable(_blocks_of(execution))
+    text, data = _comparable(execution.blocks)
     return digest(execution.name, to_json([execution.state, text, data, _metadata_of(execution)]).decode())
 
 
 def _comparable(output: ToolOutput) -> tuple[str, list[object]]:
     text = "".join(block.text for block in output if isinstance(block, TextBlock))
     return text, [block.source for block in output if not isinstance(block, TextBlock)]
-
-
-def _blocks_of(result: ToolResultBlock) -> ToolOutput:
-    return [TextBlock(result.output)] if isinstance(result.output, str) else list(result.output)

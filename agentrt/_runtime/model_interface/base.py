@@ -1,11 +1,12 @@
 """The base class of all model adapters."""
 
-from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Iterable, Mapping, Sequence
 from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 
 from agentrt._runtime.keywords import compute_missing, suggest_attributes
+from agentrt._runtime.model_interface.batch import BATCH_SECONDS, POLL_SECONDS, Batch, BatchRequest
 from agentrt._runtime.model_interface.capabilities import CAPABILITIES, INPUTS, ModelCapabilities, inputs_of
 from agentrt._runtime.model_interface.estimate import CountedLength, CountTokens
 from agentrt._runtime.model_interface.pieces import CompletedStream
@@ -104,8 +105,14 @@ class ChatModelBase:
     text_length: CountedLength | None = None
     """The length of text by its `count_tokens`; middlewares give it to the functions of `agentrt.model.estimate`."""
 
-    supports_deferred_tools: ClassVar[bool] = False
+    supports_deferred_tools: bool = False
     """Whether it sends a `DeferredSchema` so that the provider shows the tool only where the model looks for it."""
+
+    supports_allowed_tools: bool = False
+    """Whether it gets all tools with a `ToolChoice` that names some, and has its provider hold the model to these.
+
+    Other models get only the tools that are named, so their providers read nothing of such a request from their caches.
+    """
 
     is_remote_agent: ClassVar[bool] = False
     """Whether its answers are the words of an agent elsewhere, and so untrusted to `InformationFlowMiddleware`."""
@@ -271,6 +278,41 @@ class ChatModelBase:
         tool_choice: ToolChoice | None,
     ) -> ModelResult:
         raise UsageError(f"{type(self).__name__} does not implement `_call`: define `async def _call`")
+
+    async def batch(
+        self,
+        requests: Iterable[BatchRequest | Sequence[Msg]],
+        *,
+        name: str | None = None,
+        poll_seconds: float = POLL_SECONDS,
+        max_wait: float = BATCH_SECONDS,
+    ) -> Batch:
+        """Submit requests that the provider answers within a day, at a lower price, and return the batch.
+
+        No agent and no middleware sees them: a batch is for programs that make their own requests, such as an
+        evaluation or a classification of many texts. Each request is a list of messages, or a `BatchRequest` with
+        tools. Save `batch.id`: with it `resume_batch` finds the batch in any process.
+
+        The requests are submitted once, and that is not repeated. A program that was killed before it saved the id, and
+        runs again, submits them again, unless it gives a `name`: then a batch of that name that is in progress or
+        completed is returned in its place. `poll_seconds` is the first pause between two questions for the status,
+        which grow to a minute, and `max_wait` the limit for the wait, both in seconds.
+
+        Raises `Unsupported` for a model without batches, and for a name where the provider keeps none, and
+        `InvalidInputError` for more requests, or more bytes, than the provider takes.
+        """
+        raise self._no_batches()
+
+    def resume_batch(self, id: str, *, poll_seconds: float = POLL_SECONDS, max_wait: float = BATCH_SECONDS) -> Batch:
+        """Return a batch that was submitted earlier, here or in another process, by a model of the same kind."""
+        raise self._no_batches()
+
+    def _no_batches(self, problem: str = "") -> Unsupported:
+        return Unsupported(
+            f"{problem or f'{self!r} has no batches'}: OpenAIChatModel, OpenAIResponsesModel, AnthropicChatModel and "
+            f"GeminiChatModel have them, on their providers' own servers",
+            capability="batch",
+        )
 
     async def aclose(self) -> None:
         """Close the model's open resources: none, unless a subclass overrides this."""

@@ -103,7 +103,7 @@ class CompletedStream:
     async def __anext__(self) -> ChatResponse:
         pieces, self._pieces = self._pieces, []  # an error, or a last response, leaves none
         try:
-            piece: Any = await anext(self._steps)
+            piece: Any = await self._steps.__anext__()
         except StopAsyncIteration:
             whole = joined_response(pieces, is_whole=True)
             if whole is None:

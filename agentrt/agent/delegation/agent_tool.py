@@ -24,7 +24,7 @@ from agentrt.errors import InvalidInputError, ToolConfigError
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import Msg
 from agentrt.state import AgentState
-from agentrt.tool import ToolBase, ToolContext
+from agentrt.tool import ToolBase, ToolContext, Toolkit
 from agentrt.tool.base import check_name, check_tool
 from agentrt.tool.to_response import failure
 from agentrt.types import JSONSchema, ToolResponse
@@ -80,7 +80,7 @@ class AgentTool(ToolBase):
     def __init__(
         self,
         agent: Delegate,
-        description: str,
+        description: str | None = None,
         *,
         name: str | None = None,
         input: Any = None,  # hides the builtin, since that is what users know it as
@@ -92,6 +92,7 @@ class AgentTool(ToolBase):
         timeout: float | None = None,
         max_concurrency: int = 8,
         workspace: FileSystemBase | None = None,
+        background: bool = False,
     ) -> None:
         self.agent = self.template = agent
         self._bound_parts = _replaceable_parts(agent)
@@ -101,13 +102,13 @@ class AgentTool(ToolBase):
             remedy = "" if name else "; write as_tool(..., name=...) for an agent of another name"
             raise ToolConfigError(f"{error}{remedy}") from None
         self.name = agent.name if name is None else name
-        text: object = description
+        text: object = agent.description if description is None else description
         if not isinstance(text, str) or not text.strip():
             raise ToolConfigError(
                 f"Agent.as_tool(description=...) of {agent.name!r} must say what the agent does, not "
-                f"{repr_of(description)}: the model chooses by it"
+                f"{repr_of(text)}: the model chooses by it. Give it here, or as Agent(description=...)"
             )
-        self.description = description
+        self.description = text
         self._input_form = _form_of(agent.name, "input", input)
         self.input_schema = _QUERY if self._input_form is None else self._input_form.schema
         self._prompt = _checked_function(agent.name, "prompt", prompt)
@@ -124,6 +125,7 @@ class AgentTool(ToolBase):
         self.seconds = timeout
         self.max_concurrency = max_concurrency
         self.workspace = workspace
+        self.is_background = background
         self._tool_state = _ToolState()
         self._check_options()
         check_tool(self)
@@ -140,6 +142,12 @@ class AgentTool(ToolBase):
         option = f"Agent.as_tool({{}}=...) of {self.agent.name!r}"
         check_whole(option.format("max_concurrency"), self.max_concurrency, error=ToolConfigError)
         check_bool(option.format("stream"), self.stream, error=ToolConfigError)
+        check_bool(option.format("background"), self.is_background, error=ToolConfigError)
+        if self.is_background and self.context is not None:
+            raise ToolConfigError(
+                f"Agent.as_tool(background=True) of {self.agent.name!r} takes no context but 'task': a background call "
+                f"is made in a conversation of its own, which has nothing of the supervisor's to tell"
+            )
         files: object = self.workspace
         if files is not None and not isinstance(files, FileSystemBase):
             raise ToolConfigError(
@@ -312,13 +320,29 @@ def bind_tools(agent: Any) -> None:
 
 def children_of(agent: Any) -> Iterator[AgentTool]:
     """Yield the tools that are agents, as they are for this agent; not those that lead back to one above it."""
-    bindings = agent.live_conversation.bindings
-    bindings.bind_all(agent, agent.toolkit)  # with those that were registered since the last round
-    toolkit = bindings.toolkit(agent, agent.toolkit)
-    for tool in list(bindings.bound):
-        if isinstance(tool, AgentTool) and not tool.leads_back and toolkit.get(tool.name) is tool:
+    toolkits = toolkits_of(agent).values()
+    for tool in list(agent.live_conversation.bindings.bound):
+        if not isinstance(tool, AgentTool) or tool.leads_back:
+            continue
+        if any(toolkit.get(tool.name) is tool for toolkit in toolkits):
             tool.renew()
             yield tool
+
+
+def toolkits_of(agent: Any) -> dict[str, Toolkit]:
+    """Return the toolkits whose tools the agent may call, as they are for it.
+
+    That of the agent itself is under "", others under the name of the tool that calls their tools. The toolkits of
+    other agents are not among them.
+    """
+    bindings = agent.live_conversation.bindings
+    bindings.bind_all(agent, agent.toolkit)  # with those that were registered since the last round
+    toolkit: Toolkit = bindings.toolkit(agent, agent.toolkit)
+    toolkits = {"": toolkit}
+    for name, entry in toolkit.table.entries.items():
+        if not isinstance(entry.tool, AgentTool) and isinstance(entry.tool.inner_toolkit, Toolkit):
+            toolkits[name] = entry.tool.inner_toolkit
+    return toolkits
 
 
 def descendants_of(agent: Any) -> Iterator[Any]:

@@ -55,6 +55,7 @@ _ASKED_ABOVE = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 class Delegate(Child, Protocol):
     """The part of a called agent that a tool uses."""
 
+    description: str
     state: AgentState
 
     def with_state(self, state: AgentState) -> Any: ...
@@ -209,7 +210,7 @@ class Delegation(DelegatedCall):
             reply_id = reply.reply_id
         else:
             run = self._context.run
-            new_id = new_name() if run is None else run.new_child_id(self.call_id)
+            new_id = new_name() if run is None else run.begin_child(self.call_id, state)
             reply_id = new_id if state.last_reply is None else state.last_reply.reply_id
         with self.announced(self.name, reply_id, state.session_id, resumed) as end:
             self._store.begin(state, is_saved=child.state_store is not None)

@@ -135,9 +135,13 @@ class _Delegation:
             if reached is not None:
                 # A result and not an error: the agent that delegated can still answer by itself.
                 return denial_result(name, *reached, attribution(name, permissions))
-            parent_context = await self._context(supervisor, permissions)
-            delegation_context = self._cls.compress_for(parent_context, query, permissions.safety_limits)
-            annotated = parent_context.with_delegation(delegation_context)
+            bundle = await self._cls.context_of(supervisor) if isinstance(supervisor, AgentBase) else ContextBundle()
+            files = permissions.filesystem
+            # As the sub-agent will see it, so that what points to files is true for it.
+            if bundle.workspace is None and files is not None:
+                bundle = replace(bundle, workspace=files.namespace(f"subagents/{self._spec.name}"))
+            delegation_context = self._cls.compress_for(bundle, query, permissions.safety_limits)
+            annotated = bundle.with_delegation(delegation_context)
             agent = await self.export(permissions, annotated, query, delegation_context)
             deps = {} if tool_context.deps is None else {"deps": tool_context.deps}
             with DelegatedCall(tool_context).announced(name, new_name(), agent.state.session_id) as end:
@@ -159,14 +163,6 @@ class _Delegation:
 
     def permissions(self, supervisor: object) -> PermissionBundle:
         return self._cls.permissions_of(supervisor) if isinstance(supervisor, AgentBase) else PermissionBundle()
-
-    async def _context(self, supervisor: object, permissions: PermissionBundle) -> ContextBundle:
-        bundle = await self._cls.context_of(supervisor) if isinstance(supervisor, AgentBase) else ContextBundle()
-        files = permissions.filesystem
-        # As the sub-agent will see it, so that what points to files is true for it.
-        if bundle.workspace is None and files is not None:
-            bundle = replace(bundle, workspace=files.namespace(f"subagents/{self._spec.name}"))
-        return bundle
 
     async def export(
         self,

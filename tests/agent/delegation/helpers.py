@@ -3,8 +3,7 @@
 import json
 from typing import Any
 
-from agentrt import Agent, AgentState, Toolkit
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
+from agentrt import Agent, Toolkit
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolBase
@@ -44,19 +43,6 @@ def boss_of(*children: Agent, ending: str = "All done.", **options: Any) -> Agen
     calls = [call(str(number), child.name, query=f"task {number}") for number, child in enumerate(children, 1)]
     tools = [child.as_tool(f"Does what {child.name} does.") for child in children]
     return agent_of("boss", [calls, ending], *tools, **options)
-
-
-def answer(agent: Agent, *ids: str, confirmed: bool = True, **fields: Any) -> UserConfirmResultEvent:
-    """Answer the open questions with these ids, or all."""
-    event = agent.waiting()
-    assert event is not None
-    calls = [block for block in event.tool_calls if block.id in (ids or (block.id,))]
-    return UserConfirmResultEvent(event.reply_id, [ConfirmResult(confirmed, block, **fields) for block in calls])
-
-
-def elsewhere(agent: Agent) -> AgentState:
-    """The state, as another process loads it."""
-    return AgentState.model_validate_json(agent.state.model_dump_json())
 
 
 def results_of(agent: Agent) -> dict[str, Any]:

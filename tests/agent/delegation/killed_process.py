@@ -1,16 +1,13 @@
 """A tree of agents in processes that are killed: `python killed_process.py DIRECTORY BACKEND EVERY`.
 
-This process imports everything and never runs an event loop. For each place, it forks one process that is killed there,
-and then one that finishes what is left. What the agents publish is a line in a file each. It prints how many places
-there are.
+This process lives once undisturbed, so that the others import and build nothing for the first time. For each place, it
+forks one process that is killed there, and then one that finishes what is left. What the agents publish is a line in a
+file each. It prints how many places there are.
 """
 
 import os
-import signal
 import sys
-import traceback
 from collections import Counter
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,28 +15,13 @@ from typing import Any
 import anyio
 
 from agentrt import Agent, AgentState
-from agentrt.event import ExternalExecutionResultEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.state import FileStateStore
 from agentrt.testing import approve
 from agentrt.tool import FunctionTool
 from tests.agent.delegation.helpers import agent_of, call
 from tests.agent.delegation.test_every_suspension import script
-
-Reach = Callable[[str], None]
-
-
-class TellingStore(FileStateStore):
-    """Tells before and after each save."""
-
-    def __init__(self, directory: Path, reach: Reach) -> None:
-        super().__init__(directory)
-        self.reach = reach
-
-    async def save(self, state: AgentState) -> None:
-        self.reach("before a save")
-        await super().save(state)
-        self.reach("after a save")
+from tests.killed import Reach, TellingStore, end_threads, run_in_fork
 
 
 def tree(directory: Path, reach: Reach, state: AgentState) -> Agent:
@@ -81,31 +63,6 @@ async def live(directory: Path, reach: Reach) -> None:
         inputs = None
 
 
-def run_in_fork(directory: Path, backend: str, kill_at: int) -> bool:
-    """Live in a process of its own, which is killed at that place; returns whether it was."""
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            left = count(1)
-
-            def reach(place: str) -> None:
-                if next(left) == kill_at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            anyio.run(live, directory, reach, backend=backend)
-            status = 0
-        except BaseException:  # noqa: BLE001  # told by the status
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    status = os.waitpid(pid, 0)[1]
-    if os.WIFSIGNALED(status):
-        return True
-    assert status == 0, f"the process failed at {kill_at}"
-    return False
-
-
 def check(directory: Path) -> None:
     """Check what is left at the end: one result for each call, and nothing published twice."""
     state = anyio.run(FileStateStore(directory).load, "s")
@@ -122,15 +79,17 @@ def check(directory: Path) -> None:
 
 
 def main(directory: Path, backend: str, every: int) -> None:
-    # What pydantic builds on first use is built here, and not in each of the processes.
-    AgentState.model_validate_json(AgentState().model_dump_json())
-    ExternalExecutionResultEvent("r", []).to_json()
+    undisturbed = directory / "undisturbed"
+    undisturbed.mkdir()
+    anyio.run(live, undisturbed, lambda _: None)  # not on trio, which keeps its threads for a while
+    anyio.run(anyio.lowlevel.checkpoint, backend=backend)
+    end_threads()
     for place in count(1, every):
         here = directory / str(place)
         here.mkdir()
-        was_killed = run_in_fork(here, backend, place)
+        was_killed = run_in_fork(live, here, backend, place)
         if was_killed:
-            assert not run_in_fork(here, backend, 0)
+            assert not run_in_fork(live, here, backend, 0)
         check(here)
         if not was_killed:
             sys.stdout.write(f"{place}\n")

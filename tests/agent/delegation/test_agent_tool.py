@@ -6,21 +6,13 @@ from typing import Any
 import pydantic
 import pytest
 
-from agentrt import MiddlewareBase, Msg, UserMsg
+from agentrt import Agent, MiddlewareBase, Msg, UserMsg
 from agentrt.errors import ToolConfigError
 from agentrt.event import ReplyEndEvent, SubagentEndEvent
 from agentrt.model import ScriptedChatModel
-from tests.agent.delegation.helpers import (
-    Counting,
-    agent_of,
-    answer,
-    asking_child,
-    boss_of,
-    call,
-    elsewhere,
-    results_of,
-)
-from tests.loop.helpers import items_of
+from agentrt.pipeline import Handoffs
+from tests.agent.delegation.helpers import Counting, agent_of, asking_child, boss_of, call, results_of
+from tests.loop.helpers import answer, items_of, saved_state
 
 pytestmark = pytest.mark.anyio
 
@@ -33,6 +25,15 @@ async def test_the_answer_of_a_child_is_the_result_of_the_call() -> None:
     result = results_of(boss)["1"]
     assert (result.state, result.text) == ("success", "The Moon is far.")
     assert result.metadata == {"subagent": "searcher", "supervisor": "boss"}
+
+
+def test_the_description_of_an_agent_is_that_of_its_tool() -> None:
+    writer = Agent("writer", "secret", ScriptedChatModel(["x"]), description="Writes.")
+    assert (writer.as_tool().description, writer.as_tool("Publishes.").description) == ("Writes.", "Publishes.")
+    with pytest.raises(ToolConfigError, match=r"as Agent\(description=...\)"):
+        agent_of("plain", ["x"]).as_tool()
+    handoffs = Handoffs([writer, agent_of("plain", ["x"])])
+    assert "Writes." in str(handoffs.agents["plain"].toolkit.table.schemas([]))
 
 
 async def test_a_child_has_a_fresh_conversation_for_each_call() -> None:
@@ -92,7 +93,7 @@ async def test_a_parked_child_resumes_in_another_process(confirmed: bool) -> Non
     await boss.reply("go")
     other = boss_of(asking_child(counting))
     other.model = agent_of("x", ["All done."]).model
-    other = other.with_state(elsewhere(boss))
+    other = other.with_state(saved_state(boss))
     writer = other.toolkit.get("writer").agent
     writer.model = agent_of("x", ["It is out." if confirmed else "They said no."]).model
     items = await items_of(other, answer(other, confirmed=confirmed))
@@ -544,7 +545,7 @@ async def test_a_child_that_is_no_tool_any_more_is_an_error_result() -> None:
     counting = Counting()
     boss = boss_of(asking_child(counting))
     await boss.reply("go")
-    other = agent_of("boss", ["Done."], state=elsewhere(boss))
+    other = agent_of("boss", ["Done."], state=saved_state(boss))
     await other.reply(answer(other))
     assert results_of(other)["1"].state == "error"
     assert other.state.last_reply.finished_reason == "completed"

@@ -14,8 +14,9 @@ from agentrt.message import TextBlock, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse
 from agentrt.permission import PermissionDecision, PermissionRule
 from agentrt.tool import ToolBase
-from tests.agent.delegation.helpers import Counting, agent_of, answer, boss_of, call, elsewhere, results_of
+from tests.agent.delegation.helpers import Counting, agent_of, boss_of, call, results_of
 from tests.agent.delegation.test_every_suspension import agent_with
+from tests.loop.helpers import answer, saved_state
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +35,7 @@ async def test_a_rule_of_an_answer_holds_for_that_delegation_alone(other_process
     await boss.reply("go")
     rule = PermissionRule("publish", behavior="allow")
     if other_process:
-        boss = boss.with_state(elsewhere(boss))
+        boss = boss.with_state(saved_state(boss))
     # The tool itself asks each time; only a rule answers that.
     await boss.reply(answer(boss, rules=[rule]))
     assert boss.waiting() is None
@@ -73,7 +74,7 @@ async def test_a_rule_may_turn_a_question_into_one_for_a_program(other_process: 
     await boss.reply("go")
     await boss.reply(answer(boss, "1/k1", rules=[PermissionRule("scan", behavior="allow")]))
     if other_process:
-        boss = boss.with_state(elsewhere(boss))
+        boss = boss.with_state(saved_state(boss))
     while (event := boss.waiting()) is not None:
         assert event.type == "REQUIRE_EXTERNAL_EXECUTION"
         results = [ToolResultBlock(block.id, block.name, "clean") for block in event.tool_calls]
@@ -177,6 +178,6 @@ async def test_the_number_of_delegations_is_counted_over_processes() -> None:
     await boss.reply("go")
     while boss.waiting() is not None:
         question = answer(boss)
-        boss = make_boss().with_state(elsewhere(boss))
+        boss = make_boss().with_state(saved_state(boss))
         await boss.reply(question)
     assert [result.state for result in results_of(boss).values()] == ["success", "success", "denied"]

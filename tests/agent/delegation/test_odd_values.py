@@ -10,18 +10,9 @@ from agentrt.event import ExternalExecutionResultEvent
 from agentrt.message import ToolResultBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import ToolBase
-from tests.agent.delegation.helpers import (
-    Counting,
-    agent_of,
-    answer,
-    asking_child,
-    boss_of,
-    call,
-    elsewhere,
-    results_of,
-)
+from tests.agent.delegation.helpers import Counting, agent_of, asking_child, boss_of, call, results_of
 from tests.agent.delegation.test_every_suspension import script
-from tests.loop.helpers import items_of
+from tests.loop.helpers import answer, items_of, saved_state
 
 pytestmark = pytest.mark.anyio
 CANARY = "canary 4711"
@@ -74,7 +65,7 @@ async def test_a_state_copied_in_the_middle_does_nothing_twice() -> None:
     copies = []
     async with boss.reply_stream(answer(boss)) as events:
         async for _ in events:
-            copies.append((elsewhere(boss), list(counting.runs)))
+            copies.append((saved_state(boss), list(counting.runs)))
     assert counting.runs == ["x"]
     for state, runs in copies:
         again = Counting()
@@ -92,7 +83,7 @@ async def test_a_call_whose_conversation_is_not_kept_is_unknown() -> None:
         return boss_of(agent_of("writer", [*script], Counting().tool(ask=True)))
 
     def finish(*_: Any) -> str:
-        copies.append(elsewhere(boss))
+        copies.append(saved_state(boss))
         return "Published."
 
     boss = tree([call("k1", "publish", what="x")], finish)
@@ -149,7 +140,7 @@ async def test_a_result_that_the_child_refuses_is_asked_for_again(is_seen: bool,
         assert event.inside == {"1/k1": ["child"]}
         result = ExternalExecutionResultEvent(event.reply_id, [ToolResultBlock("1/k1", "scan", output)])
         if other_process:
-            boss = boss.with_state(elsewhere(boss))
+            boss = boss.with_state(saved_state(boss))
         await (items_of(boss, result) if is_seen else boss.reply(result))
     assert (results_of(boss)["1"].state, results_of(boss)["1"].text) == ("success", "Scanned.")
 

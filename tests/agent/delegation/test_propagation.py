@@ -8,8 +8,8 @@ from agentrt import Agent, MiddlewareBase
 from agentrt.errors import AgentRTError, SessionIOError
 from agentrt.middleware import ToolRetryMiddleware
 from agentrt.state import AgentState, InMemoryStateStore
-from tests.agent.delegation.helpers import Counting, agent_of, answer, asking_child, boss_of, call, results_of
-from tests.loop.helpers import items_of
+from tests.agent.delegation.helpers import Counting, agent_of, asking_child, boss_of, call, results_of
+from tests.loop.helpers import answer, items_of
 
 pytestmark = pytest.mark.anyio
 CANARY = "canary 4711"

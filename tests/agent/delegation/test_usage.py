@@ -9,7 +9,8 @@ from agentrt import Msg
 from agentrt.event import SubagentEndEvent
 from agentrt.message import TextBlock
 from agentrt.model import ChatResponse, ChatUsage
-from tests.agent.delegation.helpers import Counting, agent_of, answer, boss_of, call, elsewhere
+from tests.agent.delegation.helpers import Counting, agent_of, boss_of, call
+from tests.loop.helpers import answer, saved_state
 
 
 def response(content: Any, *tokens: int) -> ChatResponse:
@@ -52,7 +53,7 @@ async def test_sub_agent_that_waits_is_counted_once():
     answers = [response(call("k", "publish", what="x"), 10, 20), response("Done.", 10, 20)]
     boss = boss_of(agent_of("writer", answers, counting.tool(ask=True)))
     await boss.reply("go")
-    other = elsewhere(boss)
+    other = saved_state(boss)
     assert other.reply_context is not None
     waiting = other.reply_context.message.usage
     final = await boss.with_state(other).reply(answer(boss, "1/k"))

@@ -11,7 +11,7 @@ from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt._runtime.conversation.turns import Claim
 from agentrt._runtime.decoding.answer_form import AnswerForm
 from agentrt._runtime.loop.driver import begin_run, run_reply
-from agentrt.event import ReplyClosedEvent, ReplyEndEvent
+from agentrt.event import ReplyClosedEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 
@@ -32,26 +32,17 @@ def observe_events(notify: Notify) -> Any:
         run = begun[1]
         if isinstance(run, Msg):
             return await run_reply(agent, claim, inputs, form, deps, is_read, begun)
-        closed = ReplyClosedEvent(run.id, "closed")
         left_by: BaseException | None = None
-        has_end = False
-
-        def notify_and_look(agent: object, event: Any) -> None:
-            nonlocal has_end
-            notify(agent, event)
-            if event.__class__ is ReplyEndEvent and event.reply_id == closed.reply_id:
-                closed.reason, has_end = event.finished_reason, True
-
         try:
-            return await run_reply(agent, claim, inputs, form, deps, is_read, begun, notify_and_look)
+            return await run_reply(agent, claim, inputs, form, deps, is_read, begun, notify)
         except BaseException as error:
             left_by = error
             raise
         finally:
             # The last of all, once the state is saved and the conversation is given back.
-            if not has_end:
-                closed.reason = _reason_without_end(run, left_by)
-            notify(agent, closed)
+            end = run.progress.sent_end
+            reason = _reason_without_end(run, left_by) if end is None else end.finished_reason
+            notify(agent, ReplyClosedEvent(run.id, reason))
             left_by = None  # the error's traceback holds this frame
 
     return run_observed

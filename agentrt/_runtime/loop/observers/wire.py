@@ -69,7 +69,8 @@ def observe_wire(notify: Notify) -> Any:
                 end(None, 1)
             return result  # type: ignore[no-any-return]  # of whatever type
 
-        model: Any = send  # it is called, and nothing else
+        model: Any = send  # it is called, and asked for nothing else
+        model.supports_allowed_tools = current_model.supports_allowed_tools
         return await call_model(agent, messages, tools, tool_choice, model)
 
     return call_observed_model

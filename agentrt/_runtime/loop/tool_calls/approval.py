@@ -11,7 +11,7 @@ from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt._runtime.flow.handles import holds
 from agentrt._runtime.flow.release import release_arguments, replace_in_value, value_anywhere, value_in_tools
 from agentrt._runtime.loop.tool_calls.round_tools import refusal_to_wait
-from agentrt.message import ToolCallBlock, ToolResultState, copy_block
+from agentrt.message import ToolCallBlock, ToolResultState, copy_block, find_block
 from agentrt.permission import combine, covers, decide, digest, needs_no_decision
 from agentrt.state import CallDecision, ReplyContext
 from agentrt.tool import ToolBase, Toolkit
@@ -36,7 +36,7 @@ async def check_permission(
     if known is not None and known[0] is tool and known[1] == tool_input:
         return known[2]
     decision = await decide(tool, tool_input, agent.state.permission_context)
-    return _ask_for_layer(agent, tool_call.id, tool, _ask_about_change(agent, tool, decision))
+    return _ask_for_layer(agent, tool_call.id, tool, _ask_about_change(agent, tool_call.id, tool, decision))
 
 
 def prepare_without_asking(
@@ -70,10 +70,8 @@ def _check_call(agent: ReplyingAgent, run: ReplyRun, call: ToolCallBlock) -> Pre
         return failure(
             f"{call.name} was not run: the answer was cut off before its arguments were complete. Call it again."
         )
-    # Nearly no call has a handle, and a frame less counts here.
-    if not holds(agent.state, call.input):
-        return run.toolkit.prepare(call, agent.state.active_groups)
-    return prepare_released(agent, run.toolkit, call)
+    toolkit = run.toolkit_of(call.id) if run.inner_toolkits else run.toolkit
+    return prepare_released(agent, toolkit, call)
 
 
 def prepare_released(agent: ReplyingAgent, toolkit: Toolkit, call: ToolCallBlock) -> Prepared:
@@ -99,8 +97,12 @@ async def prepare_call(agent: ReplyingAgent, context: ReplyContext, call: ToolCa
     prepared = _check_call(agent, agent.live_conversation.run, call)
     if isinstance(prepared, ToolResponse):
         return prepared
-    decision = await decide_call(agent, prepared, context.decisions.get(call.id))
-    if decision.suggested_rules and agent.state.permission_context.allow_new_rules:
+    earlier = context.decision_about(call.id)
+    if earlier is not None and earlier.task_id:
+        return prepared  # it may run already, so nothing is left to decide
+    decision = await decide_call(agent, prepared, earlier)
+    # A tool that makes a call learns at once whether that has to wait.
+    if decision.suggested_rules and agent.state.permission_context.allow_new_rules and "/" not in call.id:
         # A rule that goes with an open question may answer this one as well.
         questions = [other for other in context.decisions.values() if other.waits_for == "user"]
         rules = [rule for question in questions for rule in question.suggested_rules]
@@ -109,12 +111,11 @@ async def prepare_call(agent: ReplyingAgent, context: ReplyContext, call: ToolCa
             return None
     if decision.waits_for and (refusal := refusal_to_wait(agent, call)) is not None:
         return refusal
-    context.decisions[call.id] = decision
+    context.record_decision(call, decision)
     if decision.behavior is _DENY:
         if agent.chains.on_content is not incoming_content and decision.by == "policy" and not call.is_hidden:
-            context.decisions[call.id] = replace(
-                decision, message=""
-            )  # which layers are still to look at, in the result
+            # Without its words, which layers are still to look at, in the result.
+            context.record_decision(call, replace(decision, message=""))
         return denial(decision)
     # Allowed, it may still wait for a program outside that runs it.
     return None if decision.waits_for else prepared
@@ -143,7 +144,7 @@ async def decide_call(agent: ReplyingAgent, prepared: PreparedCall, earlier: Cal
     if earlier is not None and (earlier.by, earlier.digest, earlier.fingerprint) == ("user", call_digest, fingerprint):
         decision = earlier  # the user's yes to exactly this call
         if fingerprint is not None:
-            agent.state.known_tools[prepared.name] = fingerprint
+            agent.state.known_tools[_known_name(agent, prepared.tool_call.id, prepared.name)] = fingerprint
     elif verdict.behavior is _ASK:
         return CallDecision(
             _ASK,
@@ -198,7 +199,7 @@ async def _stricter_verdict(agent: ReplyingAgent, prepared: PreparedCall) -> Per
     run, chain, tool = agent.live_conversation.run, agent.chains.on_check_permission, prepared.tool
     as_written, tool_input = parse_arguments(prepared.input), prepared.effective_input()
     engine = await decide(tool, as_written, agent.state.permission_context, prepared.effective_input)
-    engine = _ask_about_change(agent, tool, engine)
+    engine = _ask_about_change(agent, prepared.tool_call.id, tool, engine)
     verdict = _ask_for_layer(agent, prepared.tool_call.id, tool, engine)
     if chain is check_permission:
         return verdict
@@ -210,9 +211,14 @@ async def _stricter_verdict(agent: ReplyingAgent, prepared: PreparedCall) -> Per
     return combine(engine, by_layers, agent.state.permission_context.mode)
 
 
-def _ask_about_change(agent: ReplyingAgent, tool: ToolBase, decision: PermissionDecision) -> PermissionDecision:
+def _ask_about_change(
+    agent: ReplyingAgent, call_id: str, tool: ToolBase, decision: PermissionDecision
+) -> PermissionDecision:
     """Return the decision on a call of a tool that may be another one than the user knows."""
-    if tool.fingerprint is None or agent.state.known_tools.get(tool.name, tool.fingerprint) == tool.fingerprint:
+    if tool.fingerprint is None:
+        return decision
+    # The tools of a round are known since the model first saw them, those of a tool since it first called them.
+    if agent.state.known_tools.setdefault(_known_name(agent, call_id, tool.name), tool.fingerprint) == tool.fingerprint:
         return decision
     mode = PermissionMode(agent.state.permission_context.mode)
     if mode is PermissionMode.BYPASS:
@@ -220,6 +226,20 @@ def _ask_about_change(agent: ReplyingAgent, tool: ToolBase, decision: Permission
     message = f"the description or the parameters of {tool.name} have changed since this conversation has known it"
     question = PermissionDecision(_ASK, message, f"changed {tool.name}", bypass_immune=True)
     return combine(decision, question, mode)
+
+
+def _known_name(agent: ReplyingAgent, call_id: str, name: str) -> str:
+    """Return the key of a call's tool in `known_tools`: below the name of a tool that has it in a toolkit of its own.
+
+    Another tool of that name, of another server perhaps, may be in the round.
+    """
+    outer_id, context = call_id.rpartition("/")[0], agent.state.reply_context
+    if not outer_id or context is None:
+        return name
+    inner = context.inner.get(outer_id)
+    outer = find_block(context.message, outer_id, ToolCallBlock) if inner is None else inner.question.tool_call
+    tool = agent.live_conversation.run.toolkit_of(outer_id).get(outer.name)
+    return f"{outer.name}/{name}" if tool is not None and isinstance(tool.inner_toolkit, Toolkit) else name
 
 
 def _ask_for_layer(

@@ -18,6 +18,7 @@ from pydantic_core import ValidationError
 
 from agentrt._runtime.block import HIDDEN_CALL
 from agentrt._runtime.boundary import json_problem
+from agentrt._runtime.conversation.open_calls import asker_of, entries_inside, questions_inside, relative_id
 from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt.event import ConfirmResult
 from agentrt.message import ToolCallBlock, ToolCallState, ToolResultState
@@ -41,10 +42,11 @@ def memory_of_call(context: ReplyContext, call: ToolCallBlock, save: Callable[[]
     prefix = f"{call.id}/"
     answers = {
         path.removeprefix(prefix): answer
-        for path, inner in context.inner.items()
-        if path.startswith(prefix)
-        and (answer := inner.answer or inner.result) is not None
+        for path, inner in entries_inside(context, call.id).items()
+        if (answer := inner.answer or inner.result) is not None
+        and not inner.is_call
         and not is_of_layer(inner.question)
+        and asker_of(context, path) == call.id
     }
     return CallMemory(context.kept.setdefault(call.id, {}), answers, save)
 
@@ -56,7 +58,7 @@ def note_waiting(
 
     Raises `SessionUnserializable` for something kept that JSON cannot hold.
     """
-    tool = run.toolkit.get(call.name)
+    tool = run.toolkit_of(call.id).get(call.name)
     # A layer that asks has not let the call run yet, so that it may be entered again.
     if (tool is None or not tool.is_resumable) and not all(_hidden_tool(run, question) for question in response.waits):
         _logger.error(
@@ -71,20 +73,24 @@ def note_waiting(
         _logger.error("the tool %r cannot wait: %s", call.name, error)
         return failure(f"{call.name} failed: it wanted to wait for an answer, but {error}.")
     for question in questions:  # no is the answer to one that a layer has asked before in this call
-        inner = context.inner.get(f"{call.id}/{question.tool_call.id}") if is_of_layer(question) else None
-        if inner is not None and inner.answer is not None and not inner.answer.confirmed:
+        inner = context.inner.get(f"{call.id}/{question.tool_call.id}")
+        if inner is not None and inner.is_call and not inner.decision.waits_for:
+            _logger.error("the tool %r asks under the id %r, which a call of its has", call.name, question.tool_call.id)
+            return failure(f"{call.name} failed: one of its questions has the id of a call that it has made.")
+        if is_of_layer(question) and inner is not None and inner.answer is not None and not inner.answer.confirmed:
             refusal = inner.decision.message or "the user said no"
             return failure(f"{call.name} was not run: {refusal}.", ToolResultState.DENIED)
     # Before anything is noted: a state that cannot be saved must not look as if it waited.
     check_kept(call.name, context.kept.get(call.id, {}))
     _note_questions(context, run, call, questions)
     _refuse_by_permissions(context, run, call)
-    waits = any(inner.decision.waits_for for path, inner in context.inner.items() if path.startswith(f"{call.id}/"))
+    waits = any(questions_inside(context, call.id))
     if not waits:
         call.state = ToolCallState.RUNNING  # it is entered again at once, and its result has started
-    decision = context.decisions[call.id]
+    decision = context.decision_about(call.id)
+    assert decision is not None  # it runs
     # A decision of its own: the one that allowed the call may be shared.
-    context.decisions[call.id] = replace(decision, waits_for="inner" if waits else None)
+    context.record_decision(call, replace(decision, waits_for="inner" if waits else None))
     return None
 
 
@@ -117,25 +123,21 @@ def _refuse_by_permissions(context: ReplyContext, run: ReplyRun, call: ToolCallB
         else:
             continue
         inner.decision = CallDecision(_DENY, message=why)
-        call_asked = ToolCallBlock(path.partition("/")[2], question.name, question.input)
+        call_asked = ToolCallBlock(relative_id(context, path), question.name, question.input)
         inner.answer = ConfirmResult(False, call_asked, feedback=why)
 
 
 def _note_questions(context: ReplyContext, run: ReplyRun, call: ToolCallBlock, questions: list[OpenQuestion]) -> None:
     """Take in the questions; one that is open already is not asked again, and one that is not repeated is closed."""
     prefix = f"{call.id}/"
-    unasked = [
-        path
-        for path, inner in context.inner.items()
-        if inner.decision.waits_for is not None and path.startswith(prefix)
-    ]
+    unasked = list(questions_inside(context, call.id))
     for question in questions:
         path = prefix + question.tool_call.id
         if path in unasked:
             unasked.remove(path)
             known = context.inner[path].question
             # One that another is to answer now, such as a program after the user's rule, is another question.
-            if (known.tool_call.name, known.tool_call.input, known.kind) == (
+            if context.inner[path].is_call or (known.tool_call.name, known.tool_call.input, known.kind) == (
                 question.tool_call.name,
                 question.tool_call.input,
                 question.kind,

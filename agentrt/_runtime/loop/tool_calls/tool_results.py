@@ -1,6 +1,6 @@
 """The result of a tool call as events: pieces of output, and the end of the call."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,8 +39,12 @@ _RUNNING = ToolCallState.RUNNING
 _BLOCKS_OF_AN_ANSWER = ("text", "data", "thinking")
 
 
+Tell = Callable[[Sequence[AgentEvent]], Awaitable[None]]
+"""Tells events of a call."""
 TakenResult = tuple[ToolOutput, ToolOutput, ToolResultState, JSONObject]
 """The result of a call as it is kept: content, what the user said when allowing the call, state, metadata."""
+TellResult = Callable[[ToolCallBlock, TakenResult, ToolOutput], Awaitable[None]]
+"""Tells the result of a call, after the pieces of output that were told already."""
 
 
 def take_result(context: ReplyContext, call: ToolCallBlock, response: ToolResponse) -> TakenResult:
@@ -55,7 +59,7 @@ def take_result(context: ReplyContext, call: ToolCallBlock, response: ToolRespon
         content, state = [TextBlock(f"Failed: the result holds {error}.")], ToolResultState.ERROR
     # Such totals tell, without reading the conversation, whether the next request may be too long.
     for block in content:
-        if isinstance(block, TextBlock):
+        if isinstance(block, TextBlock) and "/" not in call.id:  # a tool reads the others, and no model
             text = block.text
             context.received += len(text) if text.isascii() else text_length(text)
     if context.structured is not None and call.name == STRUCTURED_OUTPUT:
@@ -69,7 +73,7 @@ async def receive_result(
     agent: ReplyingAgent, call: ToolCallBlock, source: ContentSource, response: ToolResponse
 ) -> ToolResponse:
     """Return the result of a call, and the tool's own answer in it, as on_content leaves them."""
-    tool = agent.live_conversation.run.toolkit.get(call.name)
+    tool = agent.live_conversation.run.toolkit_of(call.id).get(call.name)
     try:
         content = [*mended_content(response.content)]
     except ValueError as error:
@@ -116,7 +120,9 @@ def events_of_result(
     content, note, state, metadata = result
     output: ToolOutput | None = None
     has_more = call.state is _RUNNING
-    if has_more:  # a call that is entered again may have told of more output than it gave this time
+    # A call that is entered again may have told of more output than it gave this time; of one inside of another, which
+    # is in no message, that is not known.
+    if has_more and "/" not in call.id:
         begun: ToolResultBlock = find_block(context.message, call.id, ToolResultBlock)
         has_more = bool(streamed or begun.output)
     if not streamed and not has_more:
@@ -171,7 +177,7 @@ def lost_response() -> ToolResponse:
 
 def note_of(context: ReplyContext, call: ToolCallBlock) -> ToolOutput:
     """Return what the user said when allowing the call; it comes at the end of the result."""
-    decision = context.decisions.get(call.id)
+    decision = context.decision_about(call.id) if "/" in call.id else context.decisions.get(call.id)
     if decision is None or decision.by == "policy" or decision.behavior is PermissionBehavior.DENY:
         return []
     return [TextBlock(f"[The user adds: {decision.message}]")] if decision.message else []
