@@ -79,6 +79,12 @@ class ToolBase:
     Then a call that was running when its process ended runs again, and its result is not `unknown`.
     """
 
+    is_background: bool = False
+    """Whether a call is let go at once where a runner runs the agent; the model gets its result in a later reply.
+
+    Elsewhere, in sub-agents, and inside of other calls it is awaited.
+    """
+
     fingerprint: str | None = None
     """A digest of its description and parameters, if someone else may change them, such as a server.
 
@@ -103,6 +109,12 @@ class ToolBase:
 
     Such are tools that note something in the conversation, and agents: a model would take the values for the user's
     words.
+    """
+
+    changes_conversation: bool = False
+    """Whether its calls change the data of the conversation, and nothing else, so that a replay of a run makes them.
+
+    Such are tools that choose groups of tools, or note a plan. Other tools do not run in a replay.
     """
 
     timeout: float | None = 300.0
@@ -272,6 +284,11 @@ def check_tool(tool: ToolBase) -> None:
         )
     if not isinstance(tool.is_hidden, bool):
         raise ToolConfigError(f"the `is_hidden` of {name} must be True or False, not {tool.is_hidden!r:.100}")
+    if not isinstance(tool.is_background, bool):
+        raise ToolConfigError(f"the `is_background` of {name} must be True or False, not {tool.is_background!r:.100}")
+    if tool.is_background and (tool.is_hidden or tool.is_external_tool):
+        kind = "hidden: its layer needs the result" if tool.is_hidden else "external: a program outside runs it"
+        raise ToolConfigError(f"{name} cannot be a background tool, since it is {kind}; set is_background = False")
     if not (tool.flow is None or isinstance(tool.flow, ToolFlow)):
         raise ToolConfigError(f"the flow of {name} must be a ToolFlow, not {tool.flow!r:.200}")
     if tool.error_detail not in ("message", "type"):

@@ -161,7 +161,7 @@ async def respond(
             with CancelScope(deadline=deadline):  # it swallows only the cancellation that is its own
                 value = await plan.run(**prepared.keywords(context))
     except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
-        return failure(*_failure_of(tool, error))
+        return failure(*_failure_of(prepared, error))
     except get_cancelled_exc_class():
         if is_real_cancellation():
             raise
@@ -218,11 +218,10 @@ class _ToolStream:
 
     async def step(self) -> ToolChunk | None:
         """Let the tool work until its next item; returns what to show of it, if anything."""
-        tool = self._prepared.tool
         try:
             item = await self._next()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a tool's failure becomes a result
-            self.ending = _failure_of(tool, error)
+            self.ending = _failure_of(self._prepared, error)
             return None
         except get_cancelled_exc_class():
             if is_real_cancellation():
@@ -299,7 +298,10 @@ class _ToolStream:
 
     def _warn(self, what: str) -> None:
         error = sys.exc_info()[1]
-        frames = f":\n{frames_for_log(self._prepared.tool, error)}" if isinstance(error, Exception) else ""
+        frames = ""
+        if isinstance(error, Exception):
+            prepared = self._prepared
+            frames = f":\n{frames_for_log(prepared.tool, error, is_released=prepared.is_released)}"
         _logger.warning("the clean-up of tool %r %s%s", self._prepared.name, what, frames)
 
     def response(self) -> ToolResponse:
@@ -330,7 +332,7 @@ def _timeout(prepared: PreparedCall, in_thread: bool) -> _StreamEnding:
     return f"{prepared.name} was stopped: {reason}", ToolResultState.TIMEOUT
 
 
-def _failure_of(tool: ToolBase, error: BaseException) -> _StreamEnding:
-    if tool.raise_tool_errors:
+def _failure_of(prepared: PreparedCall, error: BaseException) -> _StreamEnding:
+    if prepared.tool.raise_tool_errors:
         raise error
-    return failure_text(tool, error), ToolResultState.ERROR
+    return failure_text(prepared.tool, error, is_released=prepared.is_released), ToolResultState.ERROR

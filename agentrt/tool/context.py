@@ -1,7 +1,7 @@
 """The context of a tool call, for the tool."""
 
 import math
-from collections.abc import Awaitable, Callable, ItemsView
+from collections.abc import Awaitable, Callable, Coroutine, ItemsView
 from dataclasses import dataclass, field
 from itertools import count
 from threading import get_ident
@@ -11,11 +11,13 @@ from typing import Any, Generic, Protocol
 from anyio import from_thread
 from typing_extensions import TypeVar
 
-from agentrt._runtime.block import JSONObject, ToolCallBlock, ToolResultBlock, new_name
+from agentrt._runtime.block import HIDDEN_CALL, JSONObject, ToolCallBlock, ToolResultBlock, new_name
 from agentrt._runtime.boundary import json_size
 from agentrt._runtime.representation import never_raises
+from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import SessionUnserializable, UsageError
 from agentrt.event import AgentEvent, ConfirmResult
+from agentrt.types import ToolResponse
 from agentrt.workspace import FileSystemBase
 
 __all__ = ["CallMemory", "RunLike", "ToolContext", "check_kept"]
@@ -23,6 +25,7 @@ __all__ = ["CallMemory", "RunLike", "ToolContext", "check_kept"]
 _LoopResult = TypeVar("_LoopResult")
 # Bytes of JSON. The whole conversation of a sub-agent, with its pictures, is kept by its call.
 _MAX_SAVED = 64_000_000
+_CALL_ID = lazy_pattern(r"[^/\ud800-\udfff]{1,128}")
 _Deps = TypeVar("_Deps", default=Any)
 
 
@@ -39,7 +42,7 @@ class RunLike(Protocol):
     def depth(self) -> int: ...
     @property
     def root(self) -> "RunLike": ...
-    def new_child_id(self, call_id: str) -> str: ...
+    def begin_child(self, call_id: str, state: Any) -> str: ...
     @property
     def is_seen(self) -> bool: ...
     @property
@@ -53,17 +56,51 @@ class RunLike(Protocol):
     def scratch(self, middleware: object) -> dict[str, Any]: ...
 
 
+class CallerLike(Protocol):
+    """The part of the loop that makes the calls of a tool."""
+
+    async def call(self, name: str, arguments: JSONObject | None, call_id: str) -> ToolResponse: ...
+    async def close(self) -> None: ...
+    async def finish(self, response: ToolResponse) -> None: ...
+
+
 async def _save_nothing() -> None:
     pass
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class CallMemory:
-    """The saved data of a resumable call, and the way to save it; empty outside a reply."""
+    """The saved data of a resumable call, and the way to save it; empty outside a reply.
+
+    `caller` makes the calls of the tool, and is made by `open_caller` for the first of them. `numbered` counts the
+    calls without an id of their own, and `named` has the ids of the others.
+    """
 
     kept: JSONObject = field(default_factory=dict)
     answers: dict[str, ConfirmResult | ToolResultBlock] = field(default_factory=dict)
     save: Callable[[], Awaitable[None]] = _save_nothing
+    open_caller: Callable[[], CallerLike] | None = None
+    caller: CallerLike | None = None
+    numbered: int = 0
+    named: set[str] = field(default_factory=set)
+
+    def id_of_call(self, chosen: object) -> str:
+        """Return the id of the next call: the chosen one, or its number."""
+        if chosen is None:
+            self.numbered += 1
+            call_id = str(self.numbered)
+            is_taken = call_id in self.named
+        elif not isinstance(chosen, str) or not _CALL_ID.fullmatch(chosen) or chosen.startswith(HIDDEN_CALL):
+            raise UsageError(
+                f"ToolContext.call(id=...) must be a str of 1 to 128 characters without '/', not {chosen!r:.200}"
+            )
+        else:
+            call_id = chosen
+            is_taken = call_id in map(str, range(1, self.numbered + 1))
+            self.named.add(call_id)
+        if is_taken:
+            raise UsageError(f"the id {call_id!r} of a call is also the number of another one: give all calls an id")
+        return call_id
 
 
 def check_kept(tool_name: str, kept: JSONObject) -> None:
@@ -194,12 +231,39 @@ class ToolContext(Generic[_Deps]):
         check_kept(self.tool_call.name, memory.kept)
         await memory.save()
 
+    def call(
+        self, name: str, arguments: JSONObject | None = None, *, id: str | None = None
+    ) -> Coroutine[Any, Any, ToolResponse]:
+        """Call another tool, as the model would: it is decided on, run, shown and saved as any call.
+
+        Returns its result, which may say that it failed or was denied, or `ToolResponse(waits=[...])`, which the tool
+        is to return, joined with those of others: then it is entered again when there is an answer. Entered again, it
+        must make the same calls: those that have a result get it at once. `id` is the number of the call in its tool
+        call unless given; give it where several calls are made at once and their order may differ. Tools are those of
+        `inner_toolkit`, if the tool has one, and else of the round, without this one.
+
+        Only a tool with `is_resumable` may use it. Raises `UsageError` outside of a reply, and for a call that is not
+        the one that was made under this id before. What a layer or the store raises leaves the reply. To be awaited on
+        the event loop.
+        """
+        memory = self._resumable_memory()
+        if memory.open_caller is None:
+            raise UsageError(
+                f"the tool {self.tool_call.name!r} used call() of its ToolContext outside of a reply: have an agent "
+                f"call the tool"
+            )
+        # Here and not when it is awaited: side by side, the calls have the order in which they were written.
+        call_id = memory.id_of_call(id)
+        if memory.caller is None:
+            memory.caller = memory.open_caller()
+        return memory.caller.call(name, arguments, call_id)
+
     def _resumable_memory(self) -> CallMemory:
         if self._memory is None:
             if self.run is not None:
                 raise UsageError(
-                    f"the tool {self.tool_call.name!r} used kept, answers or save() of its ToolContext, which only "
-                    f"resumable calls have: set is_resumable = True on it"
+                    f"the tool {self.tool_call.name!r} used kept, answers, save() or call() of its ToolContext, which "
+                    f"only resumable calls have: set is_resumable = True on it"
                 )
             self._memory = CallMemory()
         return self._memory

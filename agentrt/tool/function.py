@@ -32,7 +32,8 @@ class FunctionTool(ToolBase):
     description hold where no others are given. `is_concurrency_safe`, when not given, is true for async functions and
     false for plain ones. Raises `ToolConfigError` for what cannot be described to a model. With
     `idempotent` a call that was running when its process ended runs again, with the same
-    `ToolContext.idempotency_key`.
+    `ToolContext.idempotency_key`. With `background` a call is let go at once where a runner runs the agent, and its
+    result comes in a later reply.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class FunctionTool(ToolBase):
         is_read_only: bool = False,
         is_resumable: bool = False,
         idempotent: bool = False,
+        background: bool = False,
         preset_kwargs: Mapping[str, object] | None = None,
         json_schema: JSONSchema | None = None,
         max_output: int = MAX_OUTPUT,
@@ -54,6 +56,7 @@ class FunctionTool(ToolBase):
         error_detail: Literal["message", "type"] = "message",
         flow: ToolFlow | None = None,
         keeps_handles: bool = False,
+        changes_conversation: bool = False,
     ) -> None:
         if isinstance(json_schema, dict) and json_schema.get("type") == "function":
             name, description, json_schema = _split_function_schema(json_schema, name, description)
@@ -66,12 +69,14 @@ class FunctionTool(ToolBase):
         self.is_read_only = is_read_only
         self.is_resumable = is_resumable
         self.is_idempotent = idempotent
+        self.is_background = background
         self.max_output = max_output
         self.raise_tool_errors = raise_tool_errors
         self.error_detail = error_detail
         self.flow = flow
         # A sub-agent that is a function says so itself.
         self.keeps_handles = keeps_handles or bool(getattr(function, "delegates", False))
+        self.changes_conversation = changes_conversation
         # A copy: what the caller does to the original later must not reach the calls.
         self.preset_kwargs: JSONObject = dict(preset_kwargs or {})
         # Bound and preset arguments are most likely what an exception must not repeat: keys and passwords.

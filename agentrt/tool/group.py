@@ -56,7 +56,7 @@ class MetaTool(ToolBase):
         "offered, all others are not."
     )
     is_concurrency_safe = False
-    is_read_only = True
+    is_read_only = changes_conversation = True
     flow = ToolFlow(trusted_output=True)
 
     def __init__(self, groups: Mapping[str, ToolGroup], activate: Callable[[list[str]], object]) -> None:

@@ -17,7 +17,7 @@ from agentrt.tool.arguments import Parse, parser_by_schema
 from agentrt.tool.signature import Signature, context_parameter, defaults_of, read_signature, underlying
 from agentrt.types import JSONObject, JSONSchema
 
-__all__ = ["CLEANUP_SECONDS", "CallPlan", "make_call_plan", "step_in_thread"]
+__all__ = ["CLEANUP_SECONDS", "CallPlan", "call_in_thread", "make_call_plan", "step_in_thread"]
 
 CLEANUP_SECONDS = 5.0
 """How long a tool may clean up when it is stopped."""
@@ -127,7 +127,7 @@ def _choose_runner(function: _ToolFunction) -> tuple[_ToolFunction, bool, bool]:
 
     async def run_in_thread(**arguments: object) -> object:
         # In a list, since trio refuses a coroutine as the result of a thread.
-        value = (await _call_in_thread(lambda: [function(**arguments)]))[0]
+        value = (await call_in_thread(lambda: [function(**arguments)]))[0]
         return await value if inspect.isawaitable(value) else value
 
     return run_in_thread, False, True
@@ -147,17 +147,17 @@ def _can_wait(function: _ToolFunction) -> bool:
 async def step_in_thread(items: Generator[object]) -> AsyncGenerator[object, None]:
     """Yield what a plain generator yields, each step of it in a worker thread."""
     try:
-        while (item := await _call_in_thread(next, items, _EXHAUSTED)) is not _EXHAUSTED:
+        while (item := await call_in_thread(next, items, _EXHAUSTED)) is not _EXHAUSTED:
             yield item
     finally:
         # A generator that is still running does so in an abandoned thread, which drops it when it is done.
         if inspect.getgeneratorstate(items) == inspect.GEN_SUSPENDED:
             # Closed where its steps ran, since its clean-up may block; a cancellation does not prevent it.
             with fail_after(CLEANUP_SECONDS, shield=True):
-                await _call_in_thread(items.close)
+                await call_in_thread(items.close)
 
 
-def _call_in_thread(function: Callable[..., _ToolOutput], *arguments: object) -> Awaitable[_ToolOutput]:
+def call_in_thread(function: Callable[..., _ToolOutput], *arguments: object) -> Awaitable[_ToolOutput]:
     # The limiter is the tools' own, so that those which hang do not take the threads that the program needs for files.
     try:
         limiter = _threads.get()

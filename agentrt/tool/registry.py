@@ -82,11 +82,11 @@ class ToolRegistry:
         elif entry is not None and namesake != "override":
             raise namesake_error(entry.tool, tool)
         self.entries[tool.name] = ToolEntry.of(tool, group)
-        self._note_change()
+        self.note_change()
 
     def remove(self, name: str) -> None:
         del self.entries[name]
-        self._note_change()
+        self.note_change()
 
     def add_group(self, group: ToolGroup) -> None:
         """Add a group of another name than all others, without its tools, and renew the tool that switches groups."""
@@ -100,7 +100,7 @@ class ToolRegistry:
         self.entries.pop(META_TOOL, None)
         # A new one each time, since its schema names the groups.
         self.entries[META_TOOL] = ToolEntry.of(MetaTool(dict(self.groups), self.set_active))
-        self._note_change()
+        self.note_change()
 
     def set_active(self, names: Iterable[str]) -> None:
         """Switch on those of its groups that are among the names, and the others off."""
@@ -109,7 +109,7 @@ class ToolRegistry:
         active = [name for name in self.groups if name in chosen]
         if active != self.active:
             self.active = active
-            self._note_change()
+            self.note_change()
 
     def take_in(
         self, entry: ToolsetEntry, listed: tuple[ToolBase, ...], reserved: Collection[str], *, strict: bool
@@ -135,7 +135,7 @@ class ToolRegistry:
             _logger.warning("%s: the tool of the toolset is left out", problem)
         self.entries = others | taken
         entry.listed, entry.names = listed, list(taken)
-        self._note_change()
+        self.note_change()
 
     def over(self, below: ToolTable) -> ToolTable:
         """Return the tools of the table and its own: the same object until something changes."""
@@ -172,7 +172,8 @@ class ToolRegistry:
             return tool_location(others[name].tool) if toolset is None else f"one of the toolset {toolset.name!r}"
         return "a tool of the agent's middlewares" if name in reserved else None
 
-    def _note_change(self) -> None:
+    def note_change(self) -> None:
+        """Have tables made again: of other tools, or of tools that say something else."""
         self._last_change = self.changes.last = object()
 
 

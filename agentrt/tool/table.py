@@ -186,12 +186,13 @@ class OfferedTools(list[JSONSchema]):
 
     `runnable` are the schemas of the tools that the agent itself can run in this round, `None` if it runs none.
     `added` are the tools that layers have added to this request, by name, each with the name of its layer; `None` while
-    there are none.
+    there are none. `allowed` are the names to which the round narrows the tools, `None` if it does not.
     """
 
     # Defaults of the class, since one is made for each request and hardly ever gets more.
     runnable: list[JSONSchema] | None = None
     added: dict[str, tuple[ToolBase, str]] | None = None
+    allowed: list[str] | None = None
 
     def __reduce__(self) -> tuple[type[list[JSONSchema]], tuple[list[JSONSchema]]]:
         return list, (list(self),)  # a copy is a plain list: tools can be added to the request only
@@ -208,7 +209,7 @@ def as_offered_tools(value: object, offered_before: object, layer: str) -> Offer
     # One dict for the whole request: a tool that one layer added stays runnable when another replaces the list.
     added = before.added = {} if before.added is None else before.added
     offered = OfferedTools()
-    offered.runnable, offered.added = before.runnable, added
+    offered.runnable, offered.added, offered.allowed = before.runnable, added, before.allowed
     known = None if before.runnable is None else {_schema_name(schema) for schema in before.runnable}
     names: set[str] = set()
     for tool in value or ():

@@ -63,9 +63,13 @@ def failure(text: str, state: ToolResultState = ToolResultState.ERROR) -> ToolRe
     return ToolResponse([TextBlock(text)], state)
 
 
-def frames_for_log(tool: ToolBase, error: BaseException) -> str:
-    """Return the traceback of an exception from the tool's own code on, with its message if the tool allows that."""
-    return mask(user_frames_of(error, partial(_message_of, tool) if tool.error_detail == "message" else None))
+def frames_for_log(tool: ToolBase, error: BaseException, *, is_released: bool = False) -> str:
+    """Return the traceback of an exception from the tool's own code on, with its message if the tool allows that.
+
+    `is_released` says that the tool got values in place of handles: a message may quote them, so it is left out.
+    """
+    has_message = tool.error_detail == "message" and not is_released
+    return mask(user_frames_of(error, partial(_message_of, tool) if has_message else None))
 
 
 def _message_of(tool: ToolBase, error: BaseException) -> str:
@@ -89,9 +93,9 @@ def check_failure_text(tool: ToolBase, error: BaseException) -> str:
     return _printable(f"checking the arguments raised {type(error).__name__}{': ' if message else ''}{message}")
 
 
-def failure_text(tool: ToolBase, error: BaseException) -> str:
+def failure_text(tool: ToolBase, error: BaseException, *, is_released: bool = False) -> str:
     """Return the short form of an exception for the model; its traceback goes to the log only."""
-    _logger.warning("tool %r failed:\n%s", tool.name, frames_for_log(tool, error))
+    _logger.warning("tool %r failed:\n%s", tool.name, frames_for_log(tool, error, is_released=is_released))
     more = ""
     while isinstance(error, BaseExceptionGroup):
         more = f" (and {len(error.exceptions) - 1} more errors)" if len(error.exceptions) > 1 else more

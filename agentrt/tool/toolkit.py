@@ -283,10 +283,17 @@ class Toolkit(StateModule):
     async def __aenter__(self) -> Self:
         refuse_toolset_namesakes(self.toolsets)
         async with AsyncExitStack() as stack:
+            toolkits = list(self.toolkits_to_open(set()))
             # Each once, though an agent may have it in two places.
-            for toolset in dict.fromkeys(self.toolsets_to_open(set())):
+            for toolset in dict.fromkeys(toolset for toolkit in toolkits for toolset in toolkit.toolsets):
                 await stack.enter_async_context(toolset)
             await self.refresh(strict=True)
+            tables = [toolkit.table for toolkit in toolkits]
+            for toolkit in toolkits[1:]:
+                await toolkit.refresh()
+            if any(toolkit.table is not table for toolkit, table in zip(toolkits, tables, strict=True)):
+                for toolkit in toolkits:
+                    toolkit.note_change()  # the description of a tool may name the tools that it calls
             self.get_json_schemas()  # which raises for a name that a toolset shares with another tool
             self._exit_stacks.append(stack.pop_all())
         return self
@@ -304,7 +311,10 @@ class Toolkit(StateModule):
             for entry in registry.toolset_entries:
                 listed = await entry.toolset.tools()
                 if listed is not entry.listed:
-                    registry.take_in(entry, listed, reserved | self._names_beside(registry), strict=strict)
+                    position = self._registries.index(registry)
+                    below = [frozenset(other.entries) for other in self._registries[:position]]
+                    above = [other.static_names for other in self._registries[position + 1 :]]
+                    registry.take_in(entry, listed, reserved | frozenset().union(*below, *above), strict=strict)
 
     def snapshot(self) -> "Toolkit":
         """Return a toolkit with the tools that this one has now, for one round; this one if it has no toolsets."""
@@ -316,17 +326,23 @@ class Toolkit(StateModule):
             self._snapshot = table, self.with_table(table)
         return self._snapshot[1]
 
-    def toolsets_to_open(self, seen: set[int]) -> Iterator[Toolset]:
-        """Yield the toolsets of this toolkit and of the agents among its tools, but of no toolkit that was `seen`."""
+    def note_change(self) -> None:
+        """Have the schemas of the tools made again, since one of them describes itself in other words."""
         for registry in self._registries:
-            if id(registry) in seen:  # agents may call each other in a circle
-                continue
-            seen.add(id(registry))
-            yield from [entry.toolset for entry in registry.toolset_entries]
+            registry.note_change()
+
+    def toolkits_to_open(self, seen: set[int]) -> Iterator["Toolkit"]:
+        """Yield this toolkit, and those of the tools in it, such as agents; none whose registries were all `seen`."""
+        registries = [registry for registry in self._registries if id(registry) not in seen]
+        if not registries:  # agents may call each other in a circle
+            return
+        seen.update(map(id, registries))
+        yield self
+        for registry in registries:
             for entry in list(registry.entries.values()):
                 toolkit = entry.tool.inner_toolkit
                 if isinstance(toolkit, Toolkit):
-                    yield from toolkit.toolsets_to_open(seen)
+                    yield from toolkit.toolkits_to_open(seen)
 
     def check_open(self) -> None:
         """Raise `UsageError` unless all toolsets are open in this event loop."""
@@ -467,13 +483,6 @@ class Toolkit(StateModule):
             f"the toolkit has no group {group!r}: create it with create_tool_group, or take one of "
             f"{self._group_names()}"
         )
-
-    def _names_beside(self, registry: ToolRegistry) -> frozenset[str]:
-        """Return the names of the tools in the other registries; in those above, without the tools of toolsets."""
-        position = self._registries.index(registry)
-        below = [frozenset(other.entries) for other in self._registries[:position]]
-        above = [other.static_names for other in self._registries[position + 1 :]]
-        return frozenset().union(*below, *above)
 
     def _set_active(self, names: Iterable[str]) -> None:
         chosen = set(names)

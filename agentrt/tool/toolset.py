@@ -1,6 +1,7 @@
 """Tools whose list may change, such as those of a server."""
 
 from collections.abc import Sequence
+from typing import Self
 
 import anyio
 
@@ -86,7 +87,7 @@ class Toolset:
                 f"the toolset {self.name!r} was opened in another event loop: give each event loop a toolset of its own"
             )
 
-    async def __aenter__(self) -> "Toolset":
+    async def __aenter__(self) -> Self:
         if self.is_open:
             self.check_open()
         async with self._shared_lock():

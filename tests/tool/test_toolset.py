@@ -1,6 +1,7 @@
 """Toolsets: tools whose list may change, in a toolkit and in the rounds of replies."""
 
 import copy
+import json
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -242,3 +243,35 @@ async def test_copy_of_a_toolkit_with_an_open_toolset_is_not_open() -> None:
     async with toolkit.toolsets[0]:
         for other in (copy.deepcopy(toolkit), pickle.loads(pickle.dumps(toolkit))):
             assert [(toolset.name, toolset.is_open) for toolset in other.toolsets] == [("shelf", False)]
+
+
+class Relay(ToolBase):
+    """Calls other tools, and says which."""
+
+    name = "relay"
+
+    def __init__(self, *tools: ToolBase | Toolset) -> None:
+        self.inner_toolkit = Toolkit(tools)
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        return ", ".join(self.inner_toolkit.names())
+
+    async def call(self) -> str:
+        return ""
+
+
+async def test_toolset_in_a_tool_is_read_when_the_agent_opens() -> None:
+    shelf, model = Shelf(), ScriptedChatModel(["done"])
+    agent = Agent("a", "Help.", model, tools=[Relay(shelf)])
+    assert "The toolset 'shelf' (not open)" in agent.explain()
+    async with agent:
+        await agent.reply("Go")
+        assert "The toolset 'shelf' (open): shelf_count" in agent.explain()
+        assert "The tool 'relay' calls: shelf_count" in agent.explain()
+        assert "The tool 'relay' calls: shelf_count" in agent.explain("mermaid")
+        assert json.loads(agent.explain("json"))["inner_tools"] == {"relay": ["shelf_count"]}
+        assert ("shelf", None) in [(part.name, part.problem) for part in (await agent.health()).parts]
+    assert model.calls[0].tools is not None
+    assert model.calls[0].tools[0]["function"]["description"] == "shelf_count"
+    assert shelf.log == ["open", "close"]
