@@ -39,6 +39,7 @@ def main() -> None:
     routes = [Route("/closed", refuse, methods=["POST"])]
     routes += [Route(path, answer_page, methods=["POST"]) for path in ("/page", "/huge")]
     routes.append(Route("/malformed", answer_badly, methods=["POST"]))
+    routes.append(Mount("/old", server.sse_app()))
     outer = Starlette(routes=[*routes, Mount("/", app)], lifespan=lambda _: app.router.lifespan_context(app))
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -56,12 +56,9 @@ def _options_of(place: str, entry: dict[str, Any]) -> dict[str, Any]:
     if (command is None) == (url is None):
         raise ConfigError(f'{place} must have a "command" or a "url"{", and not both" if command else ""}')
     if url is not None:
-        if entry.get("type") == "sse":
-            raise ConfigError(
-                f'{place} speaks the old SSE transport, which is not supported: give the URL of its "/mcp"'
-            )
         headers = _string_values(place, "headers", entry.get("headers"))
-        return {"url": _string_of(place, "url", url), "headers": headers}
+        protocol = {"protocol": "sse"} if entry.get("type") == "sse" else {}
+        return {"url": _string_of(place, "url", url), "headers": headers, **protocol}
     arguments = entry.get("args", [])
     if not isinstance(arguments, list):
         raise ConfigError(f'{place}: "args" must be a list of strings, not {type(arguments).__name__}')

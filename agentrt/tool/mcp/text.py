@@ -32,6 +32,7 @@ _JOINERS = frozenset("\u200c\u200d")  # part of the spelling of some languages, 
 _SDK_LOGGERS = (
     "client",
     *(f"mcp.client.{part}" for part in ("client", "session", "streamable_http")),
+    "mcp.client.auth.oauth2",  # answers of authorization servers, which may repeat a code or a secret
     *(f"mcp.shared.{part}" for part in ("direct_dispatcher", "dispatcher", "jsonrpc_dispatcher")),
 )
 

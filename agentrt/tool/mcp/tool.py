@@ -21,7 +21,6 @@ from agentrt._runtime.block import ToolResultState
 from agentrt._runtime.schema import SchemaError
 from agentrt._runtime.text import one_line
 from agentrt.errors import ToolError
-from agentrt.event import CustomEvent
 from agentrt.tool.arguments import ArgumentsError, parse_arguments
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
@@ -35,22 +34,20 @@ from agentrt.tool.mcp.elicitation import (
     open_questions,
     params_of,
 )
+from agentrt.tool.mcp.notes import CallNotes
+from agentrt.tool.mcp.oauth.needed import LoginNeeded
+from agentrt.tool.mcp.oauth.question import ask_to_log_in, owner_of_call, read_login_answer
 from agentrt.tool.mcp.results import tool_response
 from agentrt.tool.mcp.text import clean_schema, clean_text, fingerprint_of, validator_of
 from agentrt.tool.to_response import failure
 from agentrt.types import JSONObject, ToolFlow, ToolResponse
 
-__all__ = ["PROGRESS", "MCPTool"]
+__all__ = ["MCPTool"]
 
 _logger = logging.getLogger("agentrt")
 
-PROGRESS = "mcp_progress"
-"""The name of the events about the progress of a call."""
-
 _CONTEXT = "_context_of_this_call"
 _MAX_TOOL_DESCRIPTION = 4_000
-_MAX_PROGRESS = 1_000
-_SECONDS_BETWEEN_PROGRESS = 0.1
 _MAX_ROUNDS = 10
 
 
@@ -64,8 +61,7 @@ class _ToolServer(Protocol):
     name: str
 
     def check_open(self) -> None: ...
-    async def connection(self) -> Connection: ...
-    def note_answer(self) -> None: ...
+    async def connection(self, owner: str) -> Connection: ...
 
 
 class MCPTool(ToolBase):
@@ -146,8 +142,7 @@ class _Exchange:
         self._tool, self._server, self._server_name = tool, server, server_name
         self._context, self._arguments = context, arguments
         self._kept = context.kept
-        self._progress_sent = 0
-        self._next_progress = 0.0
+        self._notes = CallNotes(context, tool.name)
         self._times_asked: Counter[str] = Counter()  # how often this sending of the call has asked each question
         self._is_repeated = False  # from the beginning, since the server refused its own state
 
@@ -156,6 +151,9 @@ class _Exchange:
         # Still set when the call is entered again: the process ended while the call was at the server.
         if kept.get("is_sent") and not self._tool.is_read_only:
             return self._unknown("this program ended while the server was working on it")
+        ended = read_login_answer(self._context, self._server.name, self._tool.name)
+        if ended is not None:
+            return ended
         answers = self._read_answers()
         if isinstance(answers, ToolResponse):
             return answers
@@ -172,6 +170,8 @@ class _Exchange:
                 self._times_asked.clear()
                 answers, self._is_repeated = {}, True
                 continue
+            except LoginNeeded as login:
+                return await ask_to_log_in(self._context, self._server.name, self._tool.name, login)
             except ToolError as error:  # the server cannot be started again
                 return failure(f"{self._tool.name} was not run: {error}.")
             if not isinstance(outcome, InputRequiredResult):
@@ -186,7 +186,7 @@ class _Exchange:
 
     async def _exchange(self, answers: dict[str, ElicitResult]) -> ToolResponse | InputRequiredResult:
         """Send the call, or the answer that it waits for, and return the result or the next questions."""
-        connection = await self._server.connection()
+        connection = await self._server.connection(owner_of_call(self._context))
         key = self._context.idempotency_key
         call = connection.parked.pop(key, None)
         is_begun = call is not None and call.question is not None and len(answers) == 1
@@ -198,7 +198,7 @@ class _Exchange:
             if not self._is_repeated:
                 self._times_asked.clear()
             call = ActiveCall(self._request(answers), self._known_answer)
-        call.on_progress = self._report_progress
+        call.notes = self._notes
         # Saved first: if this process dies from here on, nobody knows whether the call took effect.
         self._kept["is_sent"] = True
         await self._context.save()
@@ -214,7 +214,9 @@ class _Exchange:
             self._kept["is_sent"] = call.outcome.was_sent
             raise call.outcome
         self._kept["is_sent"] = False
-        self._server.note_answer()
+        if isinstance(call.outcome, LoginNeeded):
+            raise call.outcome
+        connection.has_answered = True
         if call.outcome is None:
             assert call.question is not None
             question = self._ask({"": describe_question(self._server.name, self._tool.name, call.question)})
@@ -345,22 +347,6 @@ class _Exchange:
         }
         self._kept["asked"] = entries
         return ToolResponse(waits=open_questions(entries))
-
-    async def _report_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        # A server may report without end, and also after its call is parked, when nobody listens.
-        now = anyio.current_time()
-        if self._progress_sent >= _MAX_PROGRESS or now < self._next_progress or not self._kept.get("is_sent"):
-            return
-        self._progress_sent += 1
-        self._next_progress = now + _SECONDS_BETWEEN_PROGRESS
-        value = {
-            "tool_call_id": self._context.tool_call.id,
-            "tool": self._tool.name,
-            "progress": progress,
-            "total": total,
-            "message": None if message is None else clean_text(message, 500),
-        }
-        self._context.emit(CustomEvent(name=PROGRESS, value=value))
 
     def _unknown(self, why: str) -> ToolResponse:
         return failure(

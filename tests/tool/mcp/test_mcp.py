@@ -27,7 +27,7 @@ pytest.importorskip("mcp")
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentrt.tool.mcp.toolset._FIRST_RESTART_PAUSE", 0.01)
+    monkeypatch.setattr("agentrt.tool.mcp.keeper._FIRST_RESTART_PAUSE", 0.01)
 
 
 def calculator() -> Any:
@@ -43,16 +43,6 @@ def calculator() -> Any:
         assert isinstance(a, int), "what does not fit must not arrive"
         return a + b
 
-    @server.prompt()
-    def greet(name: str) -> str:
-        """Greet."""
-        return f"Hello {name}"
-
-    @server.resource("notes://one")
-    def note() -> str:
-        """A note."""
-        return "remember"
-
     return server
 
 
@@ -64,16 +54,10 @@ async def test_tools_of_a_server_in_memory_are_tools() -> None:
     async with Agent("a", "Help.", ScriptedChatModel([*calls, "done"]), tools=[tools]) as agent:
         await agent.reply("Add")
         first, second = agent.state.context[-1].get_content_blocks("tool_result")
-        prompt = await tools.prompt("greet", name="Ann")
-        resource = await tools.resource("notes://one")
-        with pytest.raises(ToolError, match="refused get_prompt"):
-            await tools.prompt("missing")
     assert results_of(agent)[0] == ("success", "3")
     assert first.metadata == {"structured_content": {"result": 3}}
     assert second.state == "error"
     assert "argument 'a' should be of type integer, not 'one'" in results_of(agent)[1][1]
-    assert (prompt[0].role, prompt[0].get_text_content()) == ("user", "Hello Ann")
-    assert resource[0].text == "remember"  # type: ignore[union-attr]
     assert logging.getLogger().handlers == handlers
 
 
@@ -293,7 +277,8 @@ async def test_secrets_in_a_url_reach_the_server_and_no_log(caplog: pytest.LogCa
         ({"command": ["x"], "prefix": "p" * 64}, ToolConfigError, "leaves no room"),
         ({"command": ["x"], "ask": "write_*"}, ConfigError, "ask=.* must be a list of names or patterns"),
         ({"command": ["x"], "timeout": 0}, ConfigError, "timeout=.* above 0"),
-        ({"command": ["x"], "on_failure": "ignore"}, ConfigError, '"raise" or "skip"'),
+        ({"command": ["x"], "on_failure": "ignore"}, ConfigError, 'one of "raise", "skip"'),
+        ({"command": ["x"], "protocol": "sse"}, ConfigError, "is for a url="),
     ],
 )
 def test_wrong_options_are_refused_at_once(options: dict[str, Any], error: type[Exception], says: str) -> None:
@@ -382,7 +367,6 @@ def test_configuration_of_other_programs_is_read(tmp_path: Path, monkeypatch: py
         ({"a": {"command": "${NOT_SET_ANYWHERE}"}}, "needs the environment variable NOT_SET_ANYWHERE, .* set it"),
         ({"a": {"command": "x", "args": ["${input:key}"]}}, "needs the environment variable input:key"),
         ({"a b": {"command": "x"}, "a.b": {"command": "y"}}, "would be called 'a_b', like another server"),
-        ({"a": {"type": "sse", "url": "https://x/sse"}}, "speaks the old SSE transport"),
     ],
 )
 def test_wrong_configuration_names_its_place(servers: Any, says: str, tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ from anyio.abc import Process
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
+from agentrt._runtime.concurrency.process_group import close_pipes, has_ended, signal_group
+from agentrt._runtime.concurrency.wire import Lines, LongLine
 from agentrt._runtime.text import one_line
-from agentrt.tool.mcp.group_guard import GroupGuard
-from agentrt.tool.mcp.messages import without_malformed_tools
 from agentrt.tool.mcp.text import clean_text
+from agentrt.tool.mcp.transport.group_guard import GroupGuard
+from agentrt.tool.mcp.transport.messages import without_malformed_tools
 
 __all__ = ["MAX_MESSAGE", "ServerProcess"]
 
@@ -116,27 +118,27 @@ class ServerProcess:
             for stream in self._streams:
                 stream.close()
             with anyio.CancelScope(shield=True), anyio.move_on_after(_SECONDS_TO_END):
-                await self._close_pipes(process)
+                await close_pipes(process)
 
     async def _end(self, process: Process) -> None:
         """End the process, by closing its input, then by SIGTERM, then by SIGKILL; and what is left of its group."""
         # Before any signal of ours, so that the code is that of its own end.
-        if self._ended_by_itself and await _has_ended(process):
+        if self._ended_by_itself and await has_ended(process, _SECONDS_TO_END):
             self.exit_code = process.returncode
         if process.stdin is not None:
             with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await process.stdin.aclose()
-        if not await _has_ended(process):
-            _signal_group(process, signal.SIGTERM)
-            await _has_ended(process)
-        _signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
-        await _has_ended(process)
+        if not await has_ended(process, _SECONDS_TO_END):
+            signal_group(process, signal.SIGTERM)
+            await has_ended(process, _SECONDS_TO_END)
+        signal_group(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+        await has_ended(process, _SECONDS_TO_END)
         with anyio.move_on_after(_GROUP_SECONDS):  # a group lasts as long as nobody has waited for its last process
-            while _signal_group(process, 0):  # noqa: ASYNC110  # the system has no event for it
+            while signal_group(process, 0):  # noqa: ASYNC110  # the system has no event for it
                 await anyio.sleep(0.01)
 
     async def _watch(self, process: Process, incoming: Any) -> None:
-        while process.returncode is None:  # noqa: ASYNC110  # as `_has_ended` does, and for the same reason
+        while process.returncode is None:  # noqa: ASYNC110  # as `has_ended` does, and for the same reason
             await anyio.sleep(_SECONDS_BETWEEN_LOOKS)
         await anyio.sleep(_SECONDS_BETWEEN_LOOKS)  # to read its last output, if a grandchild keeps the pipe open
         self._note_end()
@@ -144,7 +146,7 @@ class ServerProcess:
 
     async def _read_messages(self, process: Process, incoming: Any) -> None:
         assert process.stdout is not None
-        lines = _MessageReader()
+        lines = Lines(MAX_MESSAGE)
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             while True:
                 try:
@@ -152,7 +154,9 @@ class ServerProcess:
                 except anyio.EndOfStream:
                     break
                 for line in lines.feed(chunk):
-                    await incoming.send(line)
+                    message = _read_message(line)
+                    if message is not None:
+                        await incoming.send(message)
         self._note_end()
         incoming.close()
 
@@ -167,17 +171,6 @@ class ServerProcess:
                 text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                 await process.stdin.send(text.encode() + b"\n")
 
-    async def _close_pipes(self, process: Process) -> None:
-        for stream in (process.stdout, process.stderr):
-            if stream is not None:
-                with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                    await stream.aclose()
-        # A pipe that a process outside of the group keeps open would keep the transport of asyncio open.
-        transport = getattr(getattr(process, "_process", None), "_transport", None)
-        if transport is not None:
-            with suppress(OSError):
-                transport.close()
-
     async def _read_errors(self, process: Process) -> None:
         assert process.stderr is not None
         rest = b""
@@ -190,55 +183,19 @@ class ServerProcess:
             self._last_lines.append(rest.decode(errors="replace"))
 
 
-class _MessageReader:
-    """Splits what comes into messages; one that is too long is replaced by an error."""
-
-    def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self._head = b""
-        self._tail = b""
-
-    def feed(self, chunk: bytes) -> list[Any]:
-        messages = []
-        *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            self._add(line)
-            message = self._take()
-            if message is not None:
-                messages.append(message)
-        self._add(rest)
-        return messages
-
-    def _add(self, piece: bytes) -> None:
-        # In pieces: to join them for each chunk would copy a large message again and again.
-        self._size += len(piece)
-        if self._size <= MAX_MESSAGE:
-            self._pieces.append(piece)
-            return
-        if self._pieces:
-            line = b"".join(self._pieces)
-            self._head, self._tail, self._pieces = line[:200], line[-200:], []
-        self._tail = (self._tail + piece)[-200:]
-
-    def _take(self) -> Any:
-        pieces, size, self._pieces, self._size = self._pieces, self._size, [], 0
-        if size > MAX_MESSAGE:
-            problem = f"the answer has {size:,} bytes, and at most {MAX_MESSAGE:,} are allowed"
-            return _error_message(self._head, self._tail, problem)
-        line = b"".join(pieces).strip()
-        if not line:
+def _read_message(line: bytes | LongLine) -> SessionMessage | None:
+    """Return the message of a line, or an error in place of an answer that cannot be read; `None` for other lines."""
+    if isinstance(line, LongLine):
+        problem = f"the answer has {line.size:,} bytes, and at most {MAX_MESSAGE:,} are allowed"
+        return _error_message(line.head, line.tail, problem)
+    try:
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValueError:
+        # What a server prints is not always a message; many print a greeting.
+        if not line.startswith(b'{"'):
             return None
-        try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            # What a server prints is not always a message; many print a greeting.
-            if not line.startswith(b'{"'):
-                return None
-            return _error_message(
-                line[:200], line[-200:], "the answer is not valid JSON, or not a message of the protocol"
-            )
-        return SessionMessage(without_malformed_tools(message))
+        return _error_message(line[:200], line[-200:], "the answer is not valid JSON, or not a message of the protocol")
+    return SessionMessage(without_malformed_tools(message))
 
 
 def _error_message(head: bytes, tail: bytes, problem: str) -> SessionMessage | None:
@@ -249,22 +206,3 @@ def _error_message(head: bytes, tail: bytes, problem: str) -> SessionMessage | N
         return None
     error = ErrorData(code=INTERNAL_ERROR, message=problem)
     return SessionMessage(JSONRPCError(jsonrpc="2.0", id=json.loads(found.group(1)), error=error))
-
-
-async def _has_ended(process: Process) -> bool:
-    # Not by `wait()`, which on asyncio also waits for the pipes, and these a grandchild may keep open.
-    with anyio.move_on_after(_SECONDS_TO_END):
-        while process.returncode is None:  # noqa: ASYNC110
-            await anyio.sleep(0.01)
-    return process.returncode is not None
-
-
-def _signal_group(process: Process, number: int) -> bool:
-    """Send a signal to all processes of the group; returns whether there were any."""
-    with suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, number)  # the id of its leader is that of the group, also when the leader has ended
-            return True
-        if number:
-            process.kill()
-    return False
