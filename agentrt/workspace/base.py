@@ -1,12 +1,14 @@
 """The base class of workspaces, wherever they keep their files."""
 
 import copy
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from agentrt._runtime.representation import never_raises
 from agentrt._runtime.text import type_with_article
 from agentrt.errors import UsageError, WorkspaceError
 from agentrt.workspace.path import access_denied, is_reserved, parts_of
+from agentrt.workspace.sandbox.command import Command, CommandResult, check_command
 
 __all__ = ["MAX_FILE_SIZE", "FileSystemBase"]
 
@@ -98,6 +100,39 @@ class FileSystemBase:
     async def delete(self, path: str) -> None:
         """Remove a file or an empty folder."""
         await self._delete(self._resolve_file(path))
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str = "",
+        stdin: str | None = None,
+        timeout: float = 60.0,  # noqa: ASYNC109  # it ends processes, and a result says so
+        env: Mapping[str, str] | None = None,
+        read_only: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        """Run a program on the files of this namespace, in the sandbox of the workspace; `cwd` is a folder in it.
+
+        `argv` is a list, and no shell reads it. The program finds `PATH`, `HOME`, `LANG` and `env` in its environment,
+        and nothing else. `read_only` has folders of this machine, by the absolute paths at which it finds them; without
+        isolation (`NoSandbox`) it finds them nowhere else than where they are. After `timeout` seconds, or when the
+        caller is cancelled, all of its processes are killed. The file of a long output counts as written by the caller.
+
+        Raises `InvalidInputError` for arguments that no program can be given, `AccessDenied` and `MissingFileError` for
+        a `cwd`, and `UsageError` where commands cannot run. A program that fails, or does not exist, is a result.
+        """
+        command = check_command(argv, cwd, stdin, timeout, env, read_only)
+        return await self._run_command(self._resolve(cwd), command)
+
+    async def check_sandbox(self) -> None:
+        """Raise `UsageError` if this workspace has a sandbox that cannot work here; `async with agent` calls it."""
+
+    async def _run_command(self, parts: tuple[str, ...], command: Command) -> CommandResult:
+        raise UsageError(
+            f"{type(self).__name__} has no sandbox, so it runs no commands: give it one, such as LocalWorkspace(root, "
+            f"sandbox=BubblewrapSandbox()), or DockerSandbox(image), or NoSandbox() where this program may do all that "
+            f"a command may do"
+        )
 
     # The names along the path, from the root.
 

@@ -88,6 +88,11 @@ class Folder:
         self.close()
         return Folder(inner, self.path / name)
 
+    def identity(self) -> str:
+        """Return the device and the inode, which no other folder has while this one exists."""
+        status = os.stat(self.path if self.descriptor is None else self.descriptor)
+        return f"{status.st_dev}:{status.st_ino}"
+
     def mode_of(self, name: str) -> int:
         """Return the type and mode of the entry."""
         return _mode_of(os.stat(self._locate(name), dir_fd=self.descriptor, follow_symlinks=False))
@@ -143,6 +148,11 @@ class Folder:
                 if (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False))
                 and not _TEMPORARY_NAME.fullmatch(entry.name)
             ]
+
+    def entries(self, limit: int) -> list[tuple[str, int]]:
+        """Return up to `limit` names with the type and mode of each; links and special files are among them."""
+        with os.scandir(self.path if self.descriptor is None else self.descriptor) as entries:
+            return [(entry.name, entry.stat(follow_symlinks=False).st_mode) for entry in islice(entries, limit)]
 
     def delete(self, name: str) -> None:
         """Remove a file or an empty folder."""
