@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 from pydantic_core import from_json
@@ -37,7 +37,7 @@ from agentrt.formatter.conventions import (
 )
 from agentrt.message import Msg
 
-__all__ = ["ANTHROPIC", "format_anthropic", "pack_thinking"]
+__all__ = ["ANTHROPIC", "arrange_turns", "format_anthropic", "pack_thinking", "unshown_file"]
 
 ANTHROPIC = "anthropic"
 """The name of this provider in a `ProviderBlock`."""
@@ -68,8 +68,23 @@ def format_anthropic(messages: Sequence[Msg]) -> JSONObject:
     is still without a result ends the request or is left out. Content that the API does not take (sound, an image of
     the assistant's own) leaves a note in its place.
     """
+    # Names from another provider may have other characters.
+    call_ids = CallIds(lambda call_id: _FORBIDDEN_IN_IDS.sub("_", call_id) or "call")
+    return arrange_turns(messages, _media_part, call_ids, _provider_parts)
+
+
+def arrange_turns(
+    messages: Sequence[Msg],
+    media_part: Callable[[DataBlock], JSONObject],
+    call_ids: CallIds,
+    provider_parts: Callable[[Sequence[tuple[str, ContentBlock]]], dict[int, JSONObject]],
+) -> JSONObject:
+    """Return the conversation in turns, as Claude takes them from any server.
+
+    `provider_parts` returns the parts that go back unchanged, by the identity of their block.
+    """
     items = [(msg.role, block) for msg in messages if msg.role != "system" for block in msg.get_content_blocks()]
-    turns = _Turns(results_of_calls(block for _, block in items), _provider_parts(items))
+    turns = _Turns(results_of_calls(block for _, block in items), media_part, call_ids, provider_parts(items))
     for role, block in items:
         turns.add(role, block)
     payload: JSONObject = {"messages": turns.end()}
@@ -192,10 +207,16 @@ def _provider_part(block: ProviderBlock) -> JSONObject | None:
 class _Turns:
     """The turns so far, and the blocks held back until their place is known."""
 
-    def __init__(self, results: dict[int, ToolResultBlock], provider_parts: dict[int, JSONObject]) -> None:
+    def __init__(
+        self,
+        results: dict[int, ToolResultBlock],
+        media_part: Callable[[DataBlock], JSONObject],
+        call_ids: CallIds,
+        provider_parts: dict[int, JSONObject],
+    ) -> None:
         self._results = results
-        # Names from another provider may have other characters.
-        self._call_ids = CallIds(lambda call_id: _FORBIDDEN_IN_IDS.sub("_", call_id) or "call")
+        self._media_part = media_part
+        self._call_ids = call_ids
         self._provider_parts = provider_parts
         self._paired = {id(result) for result in results.values()}
         self._turns: list[JSONObject] = []
@@ -223,9 +244,9 @@ class _Turns:
                 elif block.provider == ANTHROPIC and role == "assistant":
                     self._cite(block)
             case _ if role == "assistant":
-                self._add_text("assistant", _unshown_file(block))
+                self._add_text("assistant", unshown_file(block))
             case _:
-                self._add_part("user", _media_part(block))
+                self._add_part("user", self._media_part(block))
 
     def end(self) -> list[JSONObject]:
         self._add_results()
@@ -257,7 +278,7 @@ class _Turns:
             self._add_results()
             return
         self._add_text("user", f"Result of {block.name!r}, whose call is no longer part of the conversation:")
-        for part in _result_parts(block):
+        for part in self._result_parts(block):
             self._add_part("user", part)
 
     def _add_results(self) -> None:
@@ -265,11 +286,19 @@ class _Turns:
         calls, self._calls = self._calls, []  # first: `_add_part` calls this method
         for call_id, call in calls:
             result = self._results.get(id(call))
-            content = [text_part(UNANSWERED)] if result is None else list(_result_parts(result))
+            content = [text_part(UNANSWERED)] if result is None else list(self._result_parts(result))
             part: JSONObject = {"type": "tool_result", "tool_use_id": call_id, "content": content}
             if result is None or result.state not in (ToolResultState.SUCCESS, ToolResultState.RUNNING):
                 part["is_error"] = True
             self._add_part("user", part)
+
+    def _result_parts(self, result: ToolResultBlock) -> Iterator[JSONObject]:
+        # The API refuses blank text and empty results.
+        contents = [block for block in result.blocks if not isinstance(block, TextBlock) or block.text.strip()]
+        if not contents:
+            yield text_part(empty_result_text(result))
+        for block in contents:
+            yield text_part(block.text) if isinstance(block, TextBlock) else self._media_part(block)
 
     def _add_text(self, role: str, text: str) -> None:
         if text.strip():  # the API refuses blank text
@@ -322,16 +351,6 @@ def _cited_parts(text: str, citations: list[JSONObject]) -> list[JSONObject]:
     return parts
 
 
-def _result_parts(result: ToolResultBlock) -> Iterator[JSONObject]:
-    blocks = [TextBlock(result.output)] if isinstance(result.output, str) else result.output
-    # The API refuses blank text and empty results.
-    contents = [block for block in blocks if not isinstance(block, TextBlock) or block.text.strip()]
-    if not contents:
-        yield text_part(empty_result_text(result))
-    for block in contents:
-        yield text_part(block.text) if isinstance(block, TextBlock) else _media_part(block)
-
-
 def _media_part(block: DataBlock) -> JSONObject:
     """Return an image or a document as the API takes it, or a note where it does not."""
     source = block.source
@@ -352,13 +371,14 @@ def _media_part(block: DataBlock) -> JSONObject:
             if text.strip():
                 field = {"type": "text", "media_type": "text/plain", "data": text}
     if field is None:
-        return text_part(_unshown_file(block))
+        return text_part(unshown_file(block))
     if is_image:
         return {"type": "image", "source": field}
     return {"type": "document", "source": field, **({"title": block.name} if block.name else {})}
 
 
-def _unshown_file(block: DataBlock) -> str:
+def unshown_file(block: DataBlock) -> str:
+    """Return the note in place of a file that is not sent."""
     name = f" {block.name!r}" if block.name else ""
     where = f" at {block.source.url}" if isinstance(block.source, URLSource) and len(block.source.url) < 2000 else ""
     return f"[{block.source.media_type} file{name}{where}, which cannot be shown here]"

@@ -198,8 +198,7 @@ class _GeminiTurns:
 
 
 def _output_parts(result: ToolResultBlock) -> list[JSONObject]:
-    blocks = [TextBlock(result.output)] if isinstance(result.output, str) else result.output
-    return [{"text": block.text} if isinstance(block, TextBlock) else _data_part(block) for block in blocks]
+    return [{"text": block.text} if isinstance(block, TextBlock) else _data_part(block) for block in result.blocks]
 
 
 def _data_part(block: DataBlock) -> JSONObject:

@@ -103,6 +103,8 @@ class _RoundItems:
         self._texts: list[JSONObject] = []
         """Items of text whose phase is still to come."""
         self._calls: list[tuple[str, ToolCallBlock]] = []
+        self._called: list[JSONObject] = []
+        """The items of the calls."""
         self._answer_start = 0
         """The index of the first item of the answer that is being split."""
         self._picture: tuple[JSONObject, str] | None = None
@@ -124,7 +126,8 @@ class _RoundItems:
                     call_id = self._call_ids.new(block)
                     self._calls.append((call_id, block))
                     called = {"name": valid_name(block.name) or "unknown", "arguments": arguments_to_send(block)}
-                    self._add({"type": "function_call", "call_id": call_id, **called})
+                    self._called.append({"type": "function_call", "call_id": call_id, **called})
+                    self._add(self._called[-1])
                 case ProviderBlock():
                     self._add_own(block)
                 case HintBlock():
@@ -154,6 +157,10 @@ class _RoundItems:
             for text in self._texts:
                 text["phase"] = item.get("phase")
             self._texts = []
+        elif item.get("type") == "namespace":  # of a tool that was searched: its call is refused without it
+            for (_, call), called in zip(self._calls, self._called, strict=True):
+                if call.id == item.get("call_id") and isinstance(item.get("namespace"), str):
+                    called["namespace"] = item["namespace"]
         elif item.get("type") == "order":
             self._put_in_order(item.get("places"))
 
@@ -177,7 +184,7 @@ class _RoundItems:
             output = UNANSWERED if result is None else _output_of(result)
             self._items.append({"type": "function_call_output", "call_id": call_id, "output": output})
         # The rest of the reasoning belongs to an answer that was cut off before its item came.
-        self._reasoning, self._texts, self._calls = [], [], []
+        self._reasoning, self._texts, self._calls, self._called = [], [], [], []
         if parts:
             self._items.append(_user_item([*parts]))
         self._answer_start = len(self._items)

@@ -2,13 +2,17 @@
 
 from agentrt._runtime.http import Timeouts
 from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
+from agentrt._runtime.model_interface.batch import Batch, BatchRequest, BatchResult, BatchStatus
 from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices, TokenPrices
 from agentrt._runtime.model_interface.wire import WireRecord
 from agentrt.model.anthropic import AnthropicChatModel
+from agentrt.model.bedrock import BedrockChatModel
 from agentrt.model.catalog.lookup import known_capabilities
 from agentrt.model.catalog.prices import PublishedPrices
 from agentrt.model.claude import ClaudeRules
+from agentrt.model.cloud import AWSAuth, GoogleAuth
 from agentrt.model.gemini import GeminiChatModel
+from agentrt.model.ollama import OllamaChatModel
 from agentrt.model.openai import OpenAIChatModel, Quirks
 from agentrt.model.openai_responses import OpenAIResponsesModel
 from agentrt.model.presets import chat_model, default_model
@@ -21,16 +25,24 @@ from agentrt.types import ChatResponse, ChatUsage
 
 __all__ = [
     "DEFAULT_RULES",
+    "AWSAuth",
     "AnthropicChatModel",
+    "Batch",
+    "BatchRequest",
+    "BatchResult",
+    "BatchStatus",
+    "BedrockChatModel",
     "ChatModelBase",
     "ChatResponse",
     "ChatUsage",
     "ClaudeRules",
     "ConnectionOptions",
     "GeminiChatModel",
+    "GoogleAuth",
     "ModelCapabilities",
     "ModelPrices",
     "ModelResult",
+    "OllamaChatModel",
     "OpenAIChatModel",
     "OpenAIResponsesModel",
     "PublishedPrices",

@@ -1,26 +1,34 @@
 """Anthropic's messages API, and the servers that speak it."""
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Unpack
 
-from agentrt._runtime.block import ContentBlock, HintBlock, JSONObject, ProviderBlock, citations_block, new_citation
+from agentrt._runtime.block import ContentBlock, JSONObject, ProviderBlock, citations_block, new_citation
+from agentrt._runtime.model_interface.batch import BatchRequest
 from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt._runtime.model_interface.estimate import CountTokens, estimated_usage
-from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_anthropic
 from agentrt.formatter.anthropic import ANTHROPIC, pack_thinking
 from agentrt.formatter.conventions import text_part
 from agentrt.message import Msg
-from agentrt.model.claude import ClaudeRules, rules_of
+from agentrt.model.batch.anthropic import AnthropicBatches
+from agentrt.model.claude import (
+    CLAUDE_SCHEMAS,
+    REFUSED_THOUGHTS,
+    ClaudeRules,
+    Thought,
+    check_sampling,
+    check_thinking,
+    count_passing_hints,
+    rules_of,
+)
 from agentrt.model.remote.client import RemoteChatModel
 from agentrt.model.remote.endpoint import ANTHROPIC_API
-from agentrt.model.remote.native_schema import StructuredMode, check_mode
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.schema_dialect import TEXT_FORMATS, SchemaDialect
+from agentrt.model.remote.schema.native import StructuredMode, check_mode
 from agentrt.model.remote.settings import (
     ConnectionOptions,
     check_option,
@@ -35,11 +43,11 @@ __all__ = ["AnthropicChatModel"]
 
 _DEFAULT_MAX_TOKENS = 8192
 _ROOM_TO_THINK = 16_384  # adaptive thinking has no budget, and uses up `max_tokens`
+_VERTEX_VERSION = "vertex-2023-10-16"  # which platform.claude.com demands; newer clients of Anthropic send another
 _SERVER_TOOL = '{"type": "web_search_20250305", "name": "web_search"}'
 _THOUGHTS = ("thinking", "redacted_thinking")
 _CACHED = {"type": "ephemeral"}  # for five minutes, renewed by each use
 _BINDING_CONTROLS = "thinking-binding-controls-2026-08-01"  # the beta that `block_binding` needs
-_OVERRIDE = "if the API accepts it now, give rules=ClaudeRules(...)"
 _FINISHED_REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -52,8 +60,6 @@ _FINISHED_REASONS = {
 _TOOL_SEARCH = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm25"}
 _CHOICE_TYPES = {"auto": "auto", "none": "none", "required": "any"}
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-# From the page on structured outputs of platform.claude.com, in November 2026.
-_DIALECT = SchemaDialect(frozenset(), TEXT_FORMATS | {"uri"}, all_required=False, recursive=False)
 # Some events count only the output, and omit the three counts of the input or send them as zeros.
 _COUNTED_TOGETHER = (("output_tokens",), ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"))
 
@@ -77,17 +83,16 @@ class AnthropicChatModel(RemoteChatModel):
     structured output is asked for in the API's JSON-schema mode or through a tool; "auto" uses that mode on Anthropic's
     own server, with models that are known to have it. `cache="auto"` marks tools, system prompt and conversation, so
     that the repeated beginning of the next request costs a tenth; "off" marks nothing.
+
+    With a `base_url` that ends in `/publishers/anthropic`, requests are those of Claude on Vertex AI.
     """
 
     _api = ANTHROPIC_API
     _path = "/v1/messages"
+    _batch_api = AnthropicBatches
     _forms = frozenset({"image", "pdf"})
-    _refused_thoughts = lazy_pattern(
-        r"invalid `?(?:signature|data)`? in `?(?:redacted_)?thinking|thinking`? blocks? .{0,80}cannot be modified",
-        re.IGNORECASE,
-    )
+    _refused_thoughts = REFUSED_THOUGHTS
     _default_context_size = 200_000
-    supports_deferred_tools = True
 
     def __init__(
         self,
@@ -124,13 +129,9 @@ class AnthropicChatModel(RemoteChatModel):
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
         check_request_options(type(self).__name__, numbers, stop, formatter, effort=effort)
         self.rules = rules = rules or replace(rules_of(model), named_choice=not is_local(self.base_url))
-        if not rules.samples:
-            for name, value in (("temperature", temperature), ("top_p", top_p)):
-                if value is not None and value != 1:
-                    reason = f"{model!r} accepts only its default {name}, not {value!r}"
-                    raise ConfigError(f"{reason}: leave it out; {_OVERRIDE}")
-            temperature = top_p = None  # at most their default, which need not be sent
-        self._thinking = _thinking_to_send(model, thinking, rules)
+        temperature, top_p = check_sampling(model, temperature, top_p, rules)
+        self.supports_deferred_tools = rules.searches_tools and self._is_own_server
+        self._thinking = check_thinking("AnthropicChatModel", model, thinking, rules)
         self._server_tools = check_server_tools("AnthropicChatModel", server_tools, "Anthropic", _SERVER_TOOL)
         check_mode(structured_output, type(self).__name__)
         self.structured_output = structured_output
@@ -146,6 +147,7 @@ class AnthropicChatModel(RemoteChatModel):
             "temperature": temperature,
             "top_p": top_p,
             "stop_sequences": [stop] if isinstance(stop, str) else stop,
+            "thinking": self._thinking or None,
             "output_config": {"effort": effort} if effort is not None else None,
         }
         self.settings = {name: value for name, value in settings.items() if value is not None}
@@ -153,10 +155,12 @@ class AnthropicChatModel(RemoteChatModel):
     def _body(
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> JSONObject:
-        body = {"model": self.model, "stream": self.stream, **self.settings, **self._formatter(messages)}
+        # On Vertex AI the model is a part of the path, and the version is none of a header.
+        head = {"anthropic_version": _VERTEX_VERSION} if self._is_on_vertex else {"model": self.model}
+        body = {**head, "stream": self.stream, **self.settings, **self._formatter(messages)}
         body |= self._tool_fields(tools, tool_choice, body["messages"])
-        if self._thinking and self._may_think(body):
-            body["thinking"] = self._thinking
+        if self._thinking and not self._may_think(body):
+            del body["thinking"]
         if self.rules.binds_thinking and "block_binding" not in self._thinking:
             # The API cannot be asked to drop outdated thoughts, and would refuse the whole request for one.
             body["messages"] = [
@@ -167,12 +171,21 @@ class AnthropicChatModel(RemoteChatModel):
             _mark_prefix(body, messages)
         return body
 
+    def _batch_body(self, request: BatchRequest) -> JSONObject:
+        body = super()._batch_body(request)
+        # No round follows that would read the conversation from the cache, and to write it there costs more.
+        for turn in body["messages"]:
+            turn["content"] = [
+                {name: value for name, value in part.items() if value is not _CACHED} for part in _parts_of(turn)
+            ]
+        return body
+
     def _has_schema_mode(self) -> bool:
         # Another server may ignore the schema, which the model would then never see.
         return self.rules.json_schema and self._is_own_server
 
     def _schema_fields(self, schema: JSONSchema) -> JSONObject | None:
-        translated = _DIALECT.translate(schema)
+        translated = CLAUDE_SCHEMAS.translate(schema)
         if translated is None:
             return None
         config = self.settings.get("output_config", {})
@@ -182,7 +195,7 @@ class AnthropicChatModel(RemoteChatModel):
         self, schemas: list[JSONSchema] | None, choice: ToolChoice | None, turns: list[JSONObject]
     ) -> JSONObject:
         if schemas:
-            offered = [*map(_tool_to_send, schemas)]
+            offered = [*map(self._tool_to_send, schemas)]
             sent = self._choice_to_send(choice) if choice else None
             if sent is not None and sent["type"] == "tool" and not self.rules.named_choice:
                 offered = [tool for tool in offered if tool["name"] == sent["name"]] or offered
@@ -192,11 +205,23 @@ class AnthropicChatModel(RemoteChatModel):
             return fields if sent is None else {**fields, "tool_choice": sent}
         # The API refuses a conversation with calls unless tools are declared.
         called = {part["name"] for turn in turns for part in _parts_of(turn) if part["type"] == "tool_use"}
-        declared = [_tool_to_send({"name": name, "description": "No longer available."}) for name in sorted(called)]
+        declared = [
+            self._tool_to_send({"name": name, "description": "No longer available."}) for name in sorted(called)
+        ]
         fields = {"tools": [*declared, *self._server_tools]}
         if not self._server_tools or (choice is not None and choice.mode == "none"):
             fields["tool_choice"] = {"type": "none"}
         return fields if fields["tools"] else {}
+
+    def _tool_to_send(self, schema: JSONSchema) -> JSONObject:
+        function = schema.get("function", schema)
+        tool = {
+            "name": function["name"],
+            "description": function.get("description") or "",
+            "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
+        }
+        is_deferred = self.supports_deferred_tools and isinstance(schema, DeferredSchema)
+        return {**tool, "defer_loading": True} if is_deferred else tool
 
     def _choice_to_send(self, choice: ToolChoice) -> JSONObject:
         kind = _CHOICE_TYPES.get(choice.mode)
@@ -217,6 +242,15 @@ class AnthropicChatModel(RemoteChatModel):
             last = earlier[-1]
         continues = last["role"] == "assistant"  # another model may have started the turn, without thinking
         return kind == "adaptive" or not continues or _parts_of(last)[0]["type"] in _THOUGHTS
+
+    @property
+    def _is_on_vertex(self) -> bool:
+        return self.base_url.rstrip("/").endswith("/publishers/anthropic")
+
+    def _path_for(self, body: JSONObject) -> str:
+        if not self._is_on_vertex:
+            return self._path
+        return f"/models/{self.model}:{'streamRawPredict' if self.stream else 'rawPredict'}"
 
     def _headers(self) -> dict[str, str]:
         headers = super()._headers()
@@ -239,12 +273,7 @@ def _mark_prefix(body: JSONObject, messages: Sequence[Msg]) -> None:
         body["tools"] = [*tools[:place], {**tools[place], "cache_control": _CACHED}, *tools[place + 1 :]]
     if isinstance(body.get("system"), str):
         body["system"] = [{**text_part(body["system"]), "cache_control": _CACHED}]
-    passing = 0  # hints in separate messages at the end, which the next request does not repeat
-    for message in reversed(messages):
-        blocks = message.get_content_blocks()
-        if message.role == "assistant" or not all(isinstance(block, HintBlock) for block in blocks):
-            break
-        passing += sum(isinstance(block, HintBlock) and bool(block.hint.strip()) for block in blocks)
+    passing = count_passing_hints(messages)
     places = ((turn, place) for turn in reversed(body["messages"]) for place in reversed(range(len(_parts_of(turn)))))
     for number, (turn, place) in enumerate(places):
         parts = _parts_of(turn)
@@ -254,57 +283,9 @@ def _mark_prefix(body: JSONObject, messages: Sequence[Msg]) -> None:
             return
 
 
-def _thinking_to_send(model: str, thinking: Mapping[str, object] | None, rules: ClaudeRules) -> JSONObject:
-    """Return the thinking fields of a request, {} for none; raises `ConfigError` for what the API would refuse."""
-    setting: JSONObject = dict(thinking) if isinstance(thinking, Mapping) else {}
-    is_typed = isinstance(setting.get("type"), str) and isinstance(setting.get("budget_tokens", 0), int)
-    if thinking is not None and not is_typed:
-        raise ConfigError(
-            f"AnthropicChatModel(thinking=...) must be what the API takes, such as "
-            f'{{"type": "enabled", "budget_tokens": 4000}} or {{"type": "adaptive"}}, not {thinking!r:.100}'
-        )
-    if setting and setting["type"] not in rules.thinking:
-        remedy = "" if "enabled" in rules.thinking else ", and effort=... for how much"
-        raise ConfigError(
-            f"{model!r} does not accept thinking of the type {setting['type']!r:.100}: give one of "
-            f"{', '.join(sorted(rules.thinking))}{remedy}; {_OVERRIDE}"
-        )
-    if not rules.binds_thinking:
-        return setting
-    setting = setting or {"type": "adaptive"}
-    if setting["type"] not in ("adaptive", "enabled"):
-        return setting
-    # Let the API drop outdated thoughts, as after compression or a change of the system prompt.
-    return {"block_binding": {"prefix_mismatch_behavior": "drop_block"}, **setting}
-
-
-def _tool_to_send(schema: JSONSchema) -> JSONObject:
-    function = schema.get("function", schema)
-    tool = {
-        "name": function["name"],
-        "description": function.get("description") or "",
-        "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
-    }
-    return {**tool, "defer_loading": True} if isinstance(schema, DeferredSchema) else tool
-
-
 def _parts_of(turn: JSONObject) -> list[JSONObject]:
     content = turn["content"]  # a plain str, if the formatter is the user's own
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-
-
-@dataclass(slots=True)
-class _Thought:
-    """A block of thinking; an encrypted one has `data`."""
-
-    texts: list[str] = field(default_factory=list)
-    signature: str = ""
-    data: str = ""
-
-    def part(self) -> JSONObject:
-        if self.data:
-            return {"type": "redacted_thinking", "data": self.data}
-        return {"type": "thinking", "thinking": "".join(self.texts), "signature": self.signature}
 
 
 @dataclass(slots=True)
@@ -354,7 +335,7 @@ class _AnthropicReader(AnswerReader):
 
     def __init__(self, messages: Sequence[Msg]) -> None:
         super().__init__(messages)
-        self._thoughts: dict[int, _Thought] = {}  # since the last text or call; they are signed together
+        self._thoughts: dict[int, Thought] = {}  # since the last text or call; they are signed together
         self._inputs: dict[int, dict[str, object]] = {}  # complete inputs, unless a delta follows
         self._parts: dict[int, _ProviderPart] = {}  # parts that are still being written
         self._citations: list[JSONObject] = []  # of the text since the last block of another kind
@@ -448,7 +429,7 @@ class _AnthropicReader(AnswerReader):
             case "thinking":
                 self._add_thinking(index, text_in(block, "thinking"), text_in(block, "signature"))
             case "redacted_thinking":
-                self._thoughts[index] = _Thought(data=text_in(block, "data"))
+                self._thoughts[index] = Thought(data=[text_in(block, "data")])
             case "tool_use":
                 self._end_thinking()
                 self._inputs[index] = dict_in(block, "input")
@@ -513,7 +494,7 @@ class _AnthropicReader(AnswerReader):
             self.accumulator.add_text(text)
 
     def _add_thinking(self, index: int, text: str, signature: str = "") -> None:
-        thought = self._thoughts.setdefault(index, _Thought())
+        thought = self._thoughts.setdefault(index, Thought())
         thought.texts.append(text)
         thought.signature = signature or thought.signature
         self.accumulator.add_thinking(text)

@@ -24,11 +24,12 @@ from agentrt.errors import Malformed, MalformedCall, Refused, Rejected, Transien
 from agentrt.formatter import Formatter, format_gemini
 from agentrt.formatter.gemini import GEMINI, pack_signature
 from agentrt.message import Msg
+from agentrt.model.batch.gemini import GeminiBatches
 from agentrt.model.remote.client import RemoteChatModel
 from agentrt.model.remote.endpoint import GEMINI_API
-from agentrt.model.remote.native_schema import StructuredMode, check_mode
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.schema_dialect import SchemaDialect
+from agentrt.model.remote.schema.dialect import SchemaDialect
+from agentrt.model.remote.schema.native import StructuredMode, check_mode
 from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, check_server_tools
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
@@ -87,6 +88,7 @@ class GeminiChatModel(RemoteChatModel):
     """
 
     _api = GEMINI_API
+    _batch_api = GeminiBatches
     _forms = frozenset({"image", "audio", "video", "pdf"})
     _refused_thoughts = lazy_pattern(
         r"(?:corrupted|invalid) thought[ _]signature|thought[ _]signature is (?:not valid|invalid)", re.IGNORECASE
@@ -134,6 +136,7 @@ class GeminiChatModel(RemoteChatModel):
         # For Gemini models, the version number tells what is supported; nothing is known of other names.
         version = re.search(r"gemini-(\d+)", self.model)
         self._is_3_or_later = version is not None and int(version[1]) >= 3
+        self.supports_allowed_tools = self._is_3_or_later and self._is_own_server
         self._formatter = formatter or partial(format_gemini, signs_calls=self._is_3_or_later)
         self._server_tools = check_server_tools(
             "GeminiChatModel",
@@ -164,12 +167,15 @@ class GeminiChatModel(RemoteChatModel):
         declared = [{"functionDeclarations": [*map(_declaration, tools)]}] if tools else []
         if offered := [*declared, *self._server_tools]:
             body["tools"] = offered
-        if declared and (config := self._tool_config(tool_choice)):
+        if tools and (config := self._tool_config(tools, tool_choice)):
             body["toolConfig"] = config
         return body
 
-    def _tool_config(self, choice: ToolChoice | None) -> JSONObject:
+    def _tool_config(self, tools: list[JSONSchema], choice: ToolChoice | None) -> JSONObject:
         config: JSONObject = {}
+        allowed = self._allowed_names(tools, choice)
+        if allowed == []:
+            choice = ToolChoice("none")
         if choice is not None:
             mode = _CALLING_MODES.get(choice.mode)
             named = {"mode": "ANY", "allowedFunctionNames": [choice.mode]}
@@ -180,6 +186,9 @@ class GeminiChatModel(RemoteChatModel):
             config["includeServerSideToolInvocations"] = True
             if choice is not None and choice.mode == "auto":
                 config["functionCallingConfig"] = {"mode": "VALIDATED"}  # not allowed with AUTO
+        if allowed and choice is not None and choice.mode in ("auto", "required"):
+            mode = "VALIDATED" if choice.mode == "auto" else "ANY"  # AUTO knows no names
+            config["functionCallingConfig"] = {"mode": mode, "allowedFunctionNames": allowed}
         return config
 
     def _has_schema_mode(self) -> bool:

@@ -13,12 +13,13 @@ from agentrt.errors import Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_openai
 from agentrt.formatter.openai_responses import OPENAI
 from agentrt.message import Msg
+from agentrt.model.batch.openai import OpenAIBatches
 from agentrt.model.remote.client import RemoteChatModel
 from agentrt.model.remote.endpoint import OPENAI_API
-from agentrt.model.remote.native_schema import StructuredMode, check_mode
 from agentrt.model.remote.provider_errors import ProviderErrors
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.schema_dialect import TEXT_FORMATS, SchemaDialect
+from agentrt.model.remote.schema.dialect import TEXT_FORMATS, SchemaDialect
+from agentrt.model.remote.schema.native import StructuredMode, check_mode
 from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, is_local
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
@@ -57,6 +58,7 @@ class Quirks:
     ended, so a stream that ends without a reason was cut, and raises `Transient`; if not, such an answer counts as
     whole. `json_schema`: it can bind an answer to a JSON schema, also together with tools. `names`: its messages may
     name their speaker. `nine_letter_ids`: it takes ids of tool calls of nine letters or digits only, as Mistral does.
+    `allowed_tools`: it can be told which of the tools of a request may be called.
     """
 
     max_tokens_name: str = "max_tokens"
@@ -68,9 +70,10 @@ class Quirks:
     json_schema: bool = False
     names: bool = True
     nine_letter_ids: bool = False
+    allowed_tools: bool = False
 
 
-_OPENAI = Quirks("max_completion_tokens", says_reason=True, json_schema=True)
+_OPENAI = Quirks("max_completion_tokens", says_reason=True, json_schema=True, allowed_tools=True)
 # The keywords of its strict mode, from the guide to structured outputs of platform.openai.com, in November 2026.
 STRICT_SCHEMAS = SchemaDialect(
     frozenset({"exclusiveMaximum", "exclusiveMinimum", "maximum", "maxItems", "minimum", "minItems", "multipleOf"}),
@@ -91,6 +94,7 @@ class OpenAIChatModel(RemoteChatModel):
 
     _api = OPENAI_API
     _path = "/chat/completions"
+    _batch_api = OpenAIBatches
     _forms = frozenset({"image", "audio", "pdf"})
 
     def __init__(
@@ -131,6 +135,7 @@ class OpenAIChatModel(RemoteChatModel):
         )
         # Many local servers refuse a request that names the tool to call; all accept the other form.
         self.quirks = quirks or (_OPENAI if self._is_own_server else Quirks(named_choice=not is_local(self.base_url)))
+        self.supports_allowed_tools = self.quirks.allowed_tools
         check_mode(structured_output, type(self).__name__)
         self.structured_output = structured_output
         self._formatter = formatter
@@ -161,7 +166,7 @@ class OpenAIChatModel(RemoteChatModel):
         if self.stream and self.quirks.stream_usage:
             body["stream_options"] = {"include_usage": True}
         if tools:
-            body |= self._tool_fields(tools, None if tool_choice is None else tool_choice.mode)
+            body |= self._tool_fields(tools, tool_choice)
         return body
 
     def _has_schema_mode(self) -> bool:
@@ -178,20 +183,27 @@ class OpenAIChatModel(RemoteChatModel):
             }
         }
 
-    def _tool_fields(self, tools: list[JSONSchema], mode: str | None) -> JSONObject:
+    def _tool_fields(self, tools: list[JSONSchema], tool_choice: ToolChoice | None) -> JSONObject:
         body: JSONObject = {"tools": tools}
         if self._parallel_tool_calls is not None:
             body["parallel_tool_calls"] = self._parallel_tool_calls
-        if mode is None:
+        if tool_choice is None:
             return body
+        mode = tool_choice.mode
         if mode not in ("auto", "none") and not self.quirks.must_call:
             mode = "auto"  # the model may still call the tool; its server would refuse the request
+        allowed = self._allowed_names(tools, tool_choice)
+        if allowed == []:
+            mode = "none"
+        if allowed and mode in ("auto", "required"):
+            named = [{"type": "function", "function": {"name": name}} for name in allowed]
+            return {**body, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": named}}}
         if mode in ("auto", "none", "required"):
             return {**body, "tool_choice": mode}
         if self.quirks.named_choice:
             return {**body, "tool_choice": {"type": "function", "function": {"name": mode}}}
-        named = [tool for tool in tools if tool["function"]["name"] == mode]
-        return {**body, "tools": named or tools, "tool_choice": "required"}
+        alone = [tool for tool in tools if tool["function"]["name"] == mode]
+        return {**body, "tools": alone or tools, "tool_choice": "required"}
 
     def _reader(self, messages: Sequence[Msg]) -> AnswerReader:
         audio = self._extra_body.get("audio")

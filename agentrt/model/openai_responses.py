@@ -23,16 +23,17 @@ from agentrt.errors import ConfigError, Malformed, Refused, Rejected, Transient
 from agentrt.formatter import Formatter, format_openai_responses
 from agentrt.formatter.openai_responses import HOSTED_ITEMS, OPENAI, pack_reasoning
 from agentrt.message import Msg
+from agentrt.model.batch.openai import OpenAIBatches
 from agentrt.model.openai import STRICT_SCHEMAS
 from agentrt.model.remote.accumulator import is_whole_object
 from agentrt.model.remote.client import RemoteChatModel
 from agentrt.model.remote.endpoint import OPENAI_API
-from agentrt.model.remote.native_schema import StructuredMode, check_mode
 from agentrt.model.remote.provider_errors import ProviderErrors
 from agentrt.model.remote.reader import AnswerReader
+from agentrt.model.remote.schema.native import StructuredMode, check_mode
 from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, check_server_tools
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
-from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
+from agentrt.types import ChatResponse, ChatUsage, DeferredSchema, JSONSchema, ToolChoice
 
 __all__ = ["OpenAIResponsesModel"]
 
@@ -43,6 +44,9 @@ _ENCRYPTED = "reasoning.encrypted_content"
 _NOT_ENCRYPTED = lazy_pattern(r"encrypted content is not supported|reasoning\.encrypted_content")
 _LOST_REASONING = lazy_pattern(r"\brs_\w|encrypted[_ ]content|\breasoning' was|\breasoning items?\b")
 _MAX_LOST = 10_000
+# Models that search tools, from the guide to tool search of developers.openai.com: GPT-5.4 and later, but its nano.
+_SEARCHES_TOOLS = lazy_pattern(r"^gpt-(?:5\.(?!4-nano)(?:[4-9]|\d{2})|[6-9]|\d{2})(?![\da-z])")
+_SEARCH_TOOL = {"type": "tool_search"}
 # Tools whose calls this program would have to execute, in a format of their own.
 _TOOLS_OF_CLIENTS = frozenset(
     {"apply_patch", "computer", "computer_use_preview", "custom", "function", "local_shell", "namespace"}
@@ -68,6 +72,7 @@ class OpenAIResponsesModel(RemoteChatModel):
 
     _api = OPENAI_API
     _path = "/responses"
+    _batch_api = OpenAIBatches
     _forms = frozenset({"image", "pdf"})
 
     def __init__(
@@ -111,6 +116,8 @@ class OpenAIResponsesModel(RemoteChatModel):
         self.structured_output = structured_output
         check_option(store, bool, f"{type(self).__name__}(store=...)", "store=True")
         self.store = store
+        self.supports_allowed_tools = self._is_own_server
+        self.supports_deferred_tools = self._is_own_server and _SEARCHES_TOOLS.search(model) is not None
         self._formatter = formatter or format_openai_responses
         if formatter is not None:
             self._forget_forms(capabilities)
@@ -131,20 +138,38 @@ class OpenAIResponsesModel(RemoteChatModel):
     def _body(
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> JSONObject:
-        items = [item for item in self._formatter(messages) if item.get("id") not in self._lost_reasoning]
+        functions = [self._function_tool(tool) for tool in tools or ()]
+        # A call of a tool that was searched goes back with its namespace, but not where the tool is always shown.
+        listed = {tool["name"] for tool in functions if "defer_loading" not in tool}
+        items = [
+            _without_namespace(item) if not self.supports_deferred_tools or item.get("name") in listed else item
+            for item in self._formatter(messages)
+            if item.get("id") not in self._lost_reasoning
+        ]
         body = {"model": self.model, "input": items, "stream": self.stream, "store": self.store, **self.settings}
         if self._is_encrypted:
             body["include"] = [_ENCRYPTED]
-        offered = [*map(_function_tool, tools or ()), *self._server_tools]
-        if offered:
+        search = [_SEARCH_TOOL] if any("defer_loading" in tool for tool in functions) else []
+        if offered := [*functions, *search, *self._server_tools]:
             body["tools"] = offered
             if tool_choice is not None:
-                mode = tool_choice.mode
-                is_name = mode not in ("auto", "none", "required")
-                body["tool_choice"] = {"type": "function", "name": mode} if is_name else mode
+                allowed = self._allowed_names(tools or (), tool_choice)
+                body["tool_choice"] = _choice_to_send(tool_choice.mode, allowed, offered)
         if not tools:
             body.pop("parallel_tool_calls", None)  # refused without tools
         return body
+
+    def _function_tool(self, schema: JSONSchema) -> JSONObject:
+        function = schema.get("function", schema)
+        tool = {
+            "type": "function",
+            "name": function["name"],
+            "description": function.get("description") or "",
+            "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+            "strict": False,  # otherwise the API takes only schemas of the strict dialect
+        }
+        is_deferred = self.supports_deferred_tools and isinstance(schema, DeferredSchema)
+        return {**tool, "defer_loading": True} if is_deferred else tool
 
     def _has_schema_mode(self) -> bool:
         return self._is_own_server
@@ -214,15 +239,22 @@ def _check_hosted_work(tools: object, extra_body: Mapping[str, object]) -> list[
     return hosted
 
 
-def _function_tool(schema: JSONSchema) -> JSONObject:
-    function = schema.get("function", schema)
-    return {
-        "type": "function",
-        "name": function["name"],
-        "description": function.get("description") or "",
-        "parameters": function.get("parameters") or {"type": "object", "properties": {}},
-        "strict": False,  # otherwise the API takes only schemas of the strict dialect
-    }
+def _without_namespace(item: JSONObject) -> JSONObject:
+    return {name: value for name, value in item.items() if name != "namespace"} if "namespace" in item else item
+
+
+def _choice_to_send(mode: str, allowed: list[str] | None, offered: list[JSONObject]) -> JSONObject | str:
+    if mode not in ("auto", "none", "required"):
+        return {"type": "function", "name": mode}
+    if allowed is None or mode == "none":
+        return mode
+    # OpenAI's own tools stay allowed, as they are where the others are left out.
+    named = [
+        {field: tool[field] for field in ("type", "name", "server_label") if field in tool}
+        for tool in offered
+        if tool["type"] != "function" or tool["name"] in allowed
+    ]
+    return {"type": "allowed_tools", "mode": mode, "tools": named} if named else "none"
 
 
 def _fingerprint_of(item: dict[str, object]) -> str:
@@ -408,7 +440,11 @@ class _ResponseReader(AnswerReader):
             case "function_call":
                 arguments = self._rest(index, ("arguments", 0), text_in(item, "arguments"))
                 self._note_order(index)
-                self.accumulator.add_call(index, text_in(item, "call_id"), text_in(item, "name"), arguments)
+                call_id = text_in(item, "call_id")
+                self.accumulator.add_call(index, call_id, text_in(item, "name"), arguments)
+                if namespace := text_in(item, "namespace"):
+                    kept = {"type": "namespace", "call_id": call_id, "namespace": namespace}
+                    self.accumulator.add_block(ProviderBlock(OPENAI, json.dumps(kept)))
             case "image_generation_call":
                 self._add_picture(index, item)
             case str(kind):

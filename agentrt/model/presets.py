@@ -6,17 +6,21 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt.errors import ConfigError
 from agentrt.model.anthropic import AnthropicChatModel
+from agentrt.model.bedrock import BedrockChatModel
+from agentrt.model.cloud import GoogleAuth
 from agentrt.model.gemini import GeminiChatModel
+from agentrt.model.ollama import OllamaChatModel
 from agentrt.model.openai import OpenAIChatModel, Quirks
 from agentrt.model.openai_responses import OpenAIResponsesModel
-from agentrt.model.remote.settings import check_option_names, option_names
+from agentrt.model.remote.settings import check_option_names, option_names, read_url
 from agentrt.model.rules import RulesChatModel
+from agentrt.types import SignRequest
 
 __all__ = ["PRESETS", "Preset", "chat_model", "default_model", "environment_model"]
 
@@ -27,17 +31,13 @@ _VARIABLE_PROVIDERS = {"OPENAI_API_KEY": "openai", "OPENAI_BASE_URL": "openai", 
 """The provider that each variable selects, if no model is named."""
 
 
-def _ollama_url(host: str) -> str:
-    """Return the URL of a server that was started with this OLLAMA_HOST, such as "0.0.0.0", "box:80" or a URL."""
-    scheme, _, rest = host.rpartition("://")
-    # An IPv6 address without brackets: its last part would pass for the port.
-    if rest.count(":") > 1 and not {"[", "@"} & {*rest}:
-        rest = f"[{rest}]"
-    parts = urlsplit(f"//{rest.rstrip('/')}")
-    # A server that listens on every address is reached at this one.
-    name = "localhost" if parts.hostname in (None, "0.0.0.0", "::") else parts.netloc.removesuffix(f":{parts.port}")
-    port = parts.port or {"http": 80, "https": 443}.get(scheme, 11434)
-    return f"{scheme or 'http'}://{name}:{port}{parts.path}/v1"
+def _vertex_url(publisher: str, project: str) -> str:
+    """Return the URL of a publisher's models on Vertex AI, in the region of GOOGLE_CLOUD_LOCATION."""
+    location = os.environ.get("GOOGLE_CLOUD_LOCATION", "").strip() or "global"
+    if not re.fullmatch(r"[a-z0-9.:-]+/[a-z0-9-]+", f"{project}/{location}"):
+        raise ValueError("a project and a location are words, as in 'my-project' and 'europe-west1'")
+    host = "aiplatform.googleapis.com" if location == "global" else f"{location}-aiplatform.googleapis.com"
+    return f"https://{host}/v1/projects/{project}/locations/{location}/publishers/{publisher}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +58,26 @@ class Preset:
     quirks: Quirks | None = None
     is_rented: bool = False
     """Whether the servers at `url_variable` are the provider's too, and need its key."""
+    auth: Callable[[], SignRequest] | None = None
+    """Makes the `auth=` of a provider that has no keys."""
 
     def build(self, model: str, settings: dict[str, Any]) -> ChatModelBase:
         """Return the model; the settings win over the preset."""
-        environment_url = self._url_of_environment()
+        environment_url = read_url(self.url_variable or "", self.url_of)
         url = settings.get("base_url") or environment_url or self.base_url
         own_url = settings.get("base_url") or (None if self.is_rented else environment_url)
-        defaults = {"base_url": url, "api_key": None if settings.get("auth") else self._key(own_url)}
+        # Bedrock finds its key, and its address, itself.
+        needs_key = not settings.get("auth") and self.adapter is not BedrockChatModel
+        defaults = {"base_url": url, "api_key": self._key(own_url) if needs_key else None}
         if self.adapter is OpenAIChatModel:  # only providers of this API have quirks
             defaults |= {"key_variable": self.key_variable, "quirks": self.quirks}
         # Before any key or URL is asked for: a slip in a setting should not show up as a missing key.
         check_option_names(self.adapter, settings, option_names(self.adapter))
         if self.is_rented and url is None:
             raise ConfigError(f"{model!r} has no address: set {self.url_variable}, or give base_url=...")
+        if self.auth is not None and not settings.get("auth") and not settings.get("api_key"):
+            defaults |= {"auth": self.auth(), "api_key": None}
         return self.adapter(model, **defaults | {name: value for name, value in settings.items() if value is not None})
-
-    def _url_of_environment(self) -> str | None:
-        value = os.environ.get(self.url_variable or "", "").strip()
-        try:
-            return self.url_of(value) if value else None
-        except ValueError as error:
-            address = value.rpartition("@")[2]  # without a password
-            raise ConfigError(
-                f"{self.url_variable} is {address!r}, which is not the address of a server ({error}): correct it"
-            ) from error
 
     def _key(self, own_url: str | None) -> str | None:
         # The user's own server may need no key; one that does will say so.
@@ -108,13 +104,9 @@ _OTHER_NAMES = {
     "hf": "huggingface",
     "kimi": "moonshot",
     "qwen": "dashscope",
-    "vertex": "gemini",
     "zhipu": "zai",
 }
 """Other names of providers, and names of their models."""
-_HINTS = {
-    "vertex": "for Vertex AI, give base_url='https://aiplatform.googleapis.com/v1/publishers/google' and api_key=...; ",
-}
 
 PRESETS = {
     "anthropic": Preset(AnthropicChatModel, "ANTHROPIC_API_KEY", "claude-sonnet-5", url_variable="ANTHROPIC_BASE_URL"),
@@ -129,15 +121,7 @@ PRESETS = {
         quirks=Quirks("max_completion_tokens", says_reason=True, json_schema=True),
         is_rented=True,
     ),
-    "bedrock": Preset(
-        OpenAIChatModel,
-        "AWS_BEARER_TOKEN_BEDROCK",
-        "openai.gpt-oss-120b",
-        "https://bedrock-mantle.us-east-1.api.aws/v1",
-        url_variable="AWS_REGION",
-        url_of=lambda region: f"https://bedrock-mantle.{region}.api.aws/v1",
-        is_rented=True,
-    ),
+    "bedrock": Preset(BedrockChatModel, "AWS_BEARER_TOKEN_BEDROCK", "global.anthropic.claude-sonnet-4-5-20250929-v1:0"),
     "cerebras": Preset(
         OpenAIChatModel,
         "CEREBRAS_API_KEY",
@@ -232,15 +216,7 @@ PRESETS = {
         quirks=Quirks(reasoning_back=True, must_call=False),
     ),
     "nvidia": Preset(OpenAIChatModel, "NVIDIA_API_KEY", "openai/gpt-oss-120b", "https://integrate.api.nvidia.com/v1"),
-    "ollama": Preset(
-        OpenAIChatModel,
-        None,
-        "qwen3",
-        "http://localhost:11434/v1",
-        url_variable="OLLAMA_HOST",
-        url_of=_ollama_url,
-        quirks=Quirks(must_call=False),
-    ),
+    "ollama": Preset(OllamaChatModel, "OLLAMA_API_KEY", "qwen3"),
     "openai": Preset(OpenAIChatModel, "OPENAI_API_KEY", "gpt-5-mini", url_variable="OPENAI_BASE_URL"),
     "openai-responses": Preset(OpenAIResponsesModel, "OPENAI_API_KEY", "gpt-5-mini", url_variable="OPENAI_BASE_URL"),
     "openrouter": Preset(OpenAIChatModel, "OPENROUTER_API_KEY", "openai/gpt-5-mini", "https://openrouter.ai/api/v1"),
@@ -248,6 +224,24 @@ PRESETS = {
         OpenAIChatModel, "PERPLEXITY_API_KEY", "sonar-pro", "https://api.perplexity.ai", quirks=Quirks(must_call=False)
     ),
     "together": Preset(OpenAIChatModel, "TOGETHER_API_KEY", "openai/gpt-oss-120b", "https://api.together.xyz/v1"),
+    "vertex": Preset(
+        GeminiChatModel,
+        None,
+        "gemini-3-flash-preview",
+        url_variable="GOOGLE_CLOUD_PROJECT",
+        url_of=partial(_vertex_url, "google"),
+        is_rented=True,
+        auth=GoogleAuth,
+    ),
+    "vertex-claude": Preset(
+        AnthropicChatModel,
+        None,
+        "claude-sonnet-4-5@20250929",
+        url_variable="GOOGLE_CLOUD_PROJECT",
+        url_of=partial(_vertex_url, "anthropic"),
+        is_rented=True,
+        auth=GoogleAuth,
+    ),
     "vllm": Preset(OpenAIChatModel, None, "Qwen/Qwen3-8B", "http://localhost:8000/v1", quirks=Quirks()),
     "xai": Preset(OpenAIChatModel, "XAI_API_KEY", "grok-4.7", "https://api.x.ai/v1", quirks=Quirks(says_reason=True)),
     # It takes no `tool_choice` but "auto".
@@ -288,7 +282,6 @@ def chat_model(spec: str | ChatModelBase, **settings: Any) -> ChatModelBase:
             makers = (maker for prefix, maker in _MAKERS.items() if provider.startswith(prefix))
             matches = [f"{maker}:{provider}" for maker in makers] or matches
         guess = f"did you mean {matches[0]!r:.100}? " if matches else ""
-        guess += _HINTS.get(provider.lower().removesuffix("ai"), "")
         raise ConfigError(
             f"{spec!r:.100} names an unknown provider: {guess}write 'provider:model', as in 'openai:gpt-5-mini', "
             f"with one of {', '.join(PRESETS)}, or write 'rules'; for another server that speaks OpenAI's API, write "

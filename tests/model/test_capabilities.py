@@ -2,8 +2,11 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+import genai_prices
 import httpx2
 import pytest
 
@@ -67,6 +70,11 @@ def test_a_known_model_says_what_it_can_do() -> None:
         ("claude-opus-4@20250514", "claude-opus-4"),
         ("anthropic/claude-sonnet-4.5", "claude-sonnet-4-5"),
         ("google/gemini-2.5-pro", "gemini-2.5-pro"),
+        ("us.anthropic.claude-sonnet-4-5-20250929-v1:0", "claude-sonnet-4-5"),
+        ("arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-opus-4-6-v1:0", "claude-opus-4-6"),
+        ("global.anthropic.claude-opus-5", "claude-opus-5"),
+        ("amazon.nova-pro-v1:0", "amazon.nova-pro"),
+        ("apac.amazon.nova-pro-v1:0:300k", "amazon.nova-pro"),
         ("gpt-4o-2024-05-13", "gpt-4o-2024-05-13"),
     ],
 )
@@ -260,8 +268,22 @@ async def test_budgets_reckon_with_the_prices_of_a_model() -> None:
     assert answer.get_text_content() == "ok"  # its price is known, so it may be called
 
 
-def test_published_prices_are_looked_up_when_asked_for() -> None:
+def test_published_prices_are_looked_up_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    night = datetime(2026, 11, 1, 20, tzinfo=UTC)  # when DeepSeek is cheaper
+    monkeypatch.setattr(genai_prices, "calc_price", partial(genai_prices.calc_price, genai_request_timestamp=night))
     assert PublishedPrices("gpt-5-mini", "https://api.openai.com/v1").rates == TokenPrices(0.25, 2.0, 0.025)
     assert PublishedPrices("nobody", "https://api.openai.com/v1").rates is None
+    # In a batch: half, not always of what was cached, and half where the data has no price for batches.
+    usage, google = ChatUsage(1_000_000, 0, 500_000), "https://generativelanguage.googleapis.com/v1beta"
+    assert PublishedPrices("gpt-5-mini", "https://api.openai.com/v1").batch_cost(usage) == 0.1375 / 2
+    assert PublishedPrices("gemini-2.5-flash", google).batch_cost(usage) == 0.09 > 0.165 / 2
+    assert PublishedPrices("deepseek-chat", "https://api.deepseek.com").batch_cost(usage) == 0.0425
+    assert PublishedPrices("nobody", google).batch_cost(usage) is None
+    # On Bedrock, by the id of a model or by its ARN.
+    aws, name = "https://bedrock-runtime.us-east-1.amazonaws.com", "anthropic.claude-haiku-4-5-20251001-v1:0"
+    costs = [
+        PublishedPrices(f"{arn}{name}", aws).cost(usage) for arn in ("", "arn:aws:bedrock:us-east-1::foundation-model/")
+    ]
+    assert costs[0] == costs[1] is not None
     with pytest.raises(ConfigError, match=r"TokenPrices\(output=...\) must be a price"):
         TokenPrices(1, -2)

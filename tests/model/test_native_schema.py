@@ -15,8 +15,7 @@ from agentrt.errors import ConfigError, ModelError, Rejected
 from agentrt.event import ToolCallDeltaEvent
 from agentrt.message import HintBlock, UserMsg
 from agentrt.model import AnthropicChatModel, ChatModelBase, OpenAIChatModel, Quirks
-from agentrt.model.anthropic import _DIALECT
-from agentrt.model.claude import CLAUDE_RULES
+from agentrt.model.claude import CLAUDE_RULES, CLAUDE_SCHEMAS
 from agentrt.model.openai import STRICT_SCHEMAS
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, ToolChoice
 from tests.loop.helpers import add
@@ -406,13 +405,13 @@ def test_openai_gets_every_property_required():
 
 
 def test_anthropic_gets_optional_properties():
-    translated = _DIALECT.translate(AnswerForm(Leaf).schema)
+    translated = CLAUDE_SCHEMAS.translate(AnswerForm(Leaf).schema)
     assert translated["required"] == []
     assert translated["additionalProperties"] is False
 
 
 def test_a_discriminated_union_becomes_any_of():
-    for dialect in (STRICT_SCHEMAS, _DIALECT):
+    for dialect in (STRICT_SCHEMAS, CLAUDE_SCHEMAS):
         part = dialect.translate(AnswerForm(Plant).schema)["properties"]["part"]
         assert part == {"anyOf": [{"$ref": "#/$defs/Leaf"}, {"$ref": "#/$defs/Twig"}]}
 
@@ -420,7 +419,7 @@ def test_a_discriminated_union_becomes_any_of():
 def test_a_check_that_the_dialect_lacks_is_in_the_description():
     schema = closed(days={"type": "integer", "minimum": 1, "multipleOf": 2}, day={"type": "string", "format": "date"})
     assert STRICT_SCHEMAS.translate(schema) == schema
-    assert _DIALECT.translate(schema)["properties"] == {
+    assert CLAUDE_SCHEMAS.translate(schema)["properties"] == {
         "days": {"type": "integer", "description": "minimum: 1; multipleOf: 2"},
         "day": {"type": "string", "format": "date"},
     }
@@ -428,7 +427,7 @@ def test_a_check_that_the_dialect_lacks_is_in_the_description():
 
 def test_a_recursive_type_fits_where_the_dialect_allows_it():
     assert STRICT_SCHEMAS.translate(AnswerForm(Tree).schema) is not None
-    assert _DIALECT.translate(AnswerForm(Tree).schema) is None
+    assert CLAUDE_SCHEMAS.translate(AnswerForm(Tree).schema) is None
 
 
 def test_nothing_stands_beside_a_reference():
@@ -469,13 +468,13 @@ def test_nothing_stands_beside_a_reference():
 )
 def test_what_a_dialect_cannot_say_has_no_translation(schema):
     assert STRICT_SCHEMAS.translate(schema) is None
-    assert _DIALECT.translate(schema) is None
+    assert CLAUDE_SCHEMAS.translate(schema) is None
 
 
 @pytest.mark.parametrize("kind", [Leaf, Twig, Plant, Trip, list[Plant], Leaf | Trip])
 def test_a_translation_is_a_schema_and_changes_nothing_given(kind):
     schema = AnswerForm(kind).schema
     before = json.dumps(schema)
-    for dialect in (STRICT_SCHEMAS, _DIALECT):
+    for dialect in (STRICT_SCHEMAS, CLAUDE_SCHEMAS):
         Validator(dialect.translate(schema))
     assert json.dumps(schema) == before

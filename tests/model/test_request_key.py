@@ -23,7 +23,7 @@ from agentrt.message import (
     URLSource,
     UserMsg,
 )
-from agentrt.model import ChatModelBase, ScriptedChatModel, request_key
+from agentrt.model import AnthropicChatModel, BedrockChatModel, ChatModelBase, ScriptedChatModel, request_key
 from agentrt.types import ToolChoice
 
 TOOL = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
@@ -163,6 +163,15 @@ DIFFERENT: list[dict[str, Any]] = [
 def test_tools_choice_and_everything_of_the_model_count():
     keys = [key([UserMsg("hi")], **{"model": Model()} | others) for others in DIFFERENT]
     assert len(set(keys)) == len(DIFFERENT)
+
+
+@pytest.mark.parametrize("cls", [AnthropicChatModel, BedrockChatModel])
+def test_whether_claude_thinks_counts(cls):
+    connection = {"api_key": "none", "base_url": "https://api.example"}
+    thinking = {"type": "enabled", "budget_tokens": 2000}
+    assert key([], model=cls("claude-opus-4-1", **connection)) != key(
+        [], model=cls("claude-opus-4-1", **connection, thinking=thinking)
+    )
 
 
 def test_the_order_in_which_settings_were_given_does_not_count():

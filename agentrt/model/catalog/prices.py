@@ -34,6 +34,14 @@ class PublishedPrices:
 
     def cost(self, usage: ChatUsage) -> float | None:
         """Return the cost of a call with this usage in US dollars, `None` if unknown."""
+        return self._cost_in(usage, {})
+
+    def batch_cost(self, usage: ChatUsage) -> float | None:
+        """Return the cost of a request in a batch, `None` if unknown: half, where no price of its own is published."""
+        cost, batch_cost = self.cost(usage), self._cost_in(usage, {"processing": "batch"})
+        return cost / 2 if cost is not None and batch_cost == cost else batch_cost
+
+    def _cost_in(self, usage: ChatUsage, context: dict[str, str]) -> float | None:
         try:
             prices = load_prices()
         except ImportError:
@@ -47,8 +55,9 @@ class PublishedPrices:
             cache_write_tokens=min(usage.cache_creation_input_tokens, usage.input_tokens - read),
         )
         source = {"provider_api_url": self.url} if self.url else {"provider_id": self.provider or "unknown"}
+        name = self.model.rpartition("/")[2] if self.model.startswith("arn:") else self.model
         try:
-            return float(prices.calc_price(counts, self.model, **source).total_price)
+            return float(prices.calc_price(counts, name, **source, price_context=context).total_price)
         except LookupError:
             return None
 

@@ -3,6 +3,7 @@
 import json
 import re
 from base64 import b64decode, b64encode
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agentrt._runtime.block import (
@@ -18,7 +19,7 @@ from agentrt._runtime.block import (
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import Malformed
 
-__all__ = ["StreamAccumulator", "is_whole_object"]
+__all__ = ["StreamAccumulator", "is_whole_object", "join_base64"]
 
 _JSON_TOKEN = lazy_pattern(r'\\.|["{}\[\]]|\\\Z', re.DOTALL)
 
@@ -94,12 +95,8 @@ class _DataPieces:
     parts: list[str] = field(default_factory=list)
 
     def block(self) -> ContentBlock:
-        # Each piece is base64 by itself, with padding that is invalid in the middle: joined as bytes, not as text.
-        try:
-            data = [b64decode(part, validate=True) for part in self.parts]
-        except ValueError as error:
-            raise Malformed(f"it sent data of type {self.media_type!r} that is not base64 ({error})") from None
-        return DataBlock(Base64Source(b64encode(b"".join(data)).decode(), self.media_type), id=self.id)
+        data = join_base64(self.parts, f"data of type {self.media_type!r}")
+        return DataBlock(Base64Source(data, self.media_type), id=self.id)
 
 
 @dataclass(slots=True)
@@ -266,6 +263,16 @@ class StreamAccumulator:
         if not call.id:
             call.id = call.given_id if call.given_id and call.given_id not in self._ids else f"call_{new_id()}"
             self._ids.add(call.id)
+
+
+def join_base64(pieces: Sequence[str], what: str) -> str:
+    """Return the pieces as one; raises `Malformed`, which names `what`, if a piece is not base64."""
+    # Each piece is base64 by itself, with padding that is invalid in the middle: joined as bytes, not as text.
+    try:
+        data = [b64decode(piece, validate=True) for piece in pieces]
+    except ValueError as error:
+        raise Malformed(f"it sent {what} that is not base64 ({error})") from None
+    return b64encode(b"".join(data)).decode()
 
 
 def is_whole_object(text: str) -> bool:

@@ -2,30 +2,33 @@
 
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar, Unpack
 
 from agentrt._runtime.block import JSONObject
 from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
+from agentrt._runtime.model_interface.batch import BATCH_SECONDS, POLL_SECONDS, Batch, BatchRequest, check_wait
 from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt._runtime.model_interface.estimate import CountTokens
 from agentrt.errors import Refused, Rejected
 from agentrt.message import Msg
 from agentrt.model.catalog.lookup import known_capabilities
 from agentrt.model.catalog.prices import PublishedPrices
-from agentrt.model.refused_parts import RefusedParts
+from agentrt.model.remote.batches import BatchConnection, BatchEndpoint, read_requests
 from agentrt.model.remote.endpoint import RemoteEndpoint
-from agentrt.model.remote.native_schema import NativeReader, NativeRequest, StructuredMode, native_request
 from agentrt.model.remote.reader import AnswerReader
+from agentrt.model.remote.refused_parts import RefusedParts
+from agentrt.model.remote.schema.native import NativeReader, NativeRequest, StructuredMode, native_request
 from agentrt.model.remote.settings import ConnectionOptions
-from agentrt.types import JSONSchema, ToolChoice
+from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
 __all__ = ["RemoteChatModel"]
 
 _logger = logging.getLogger("agentrt")
 
 _BAD_REQUEST = (400, 422)
+_NO_SUCH_PATH = (404, 405, 501)
 
 
 class RemoteChatModel(RemoteEndpoint, ChatModelBase):
@@ -46,6 +49,8 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     structured_output: StructuredMode = "tool"
     """How structured output is requested."""
     _refuses_schemas = False
+    _batch_api: ClassVar[type[BatchEndpoint] | None] = None
+    """The batch API of its provider; `None` if it has none."""
     _refused_thoughts: ClassVar[re.Pattern[str] | None] = None
     """Matches the error of the API for a thought whose signature it refuses."""
 
@@ -162,6 +167,84 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
         # In the JSON-schema mode the runtime's own tool is not offered, so there may be no tool at all.
         request = self._native_request(messages, list(tools), tool_choice)
         return bool(tools if request is None else request.tools)
+
+    def _allowed_names(self, tools: Sequence[JSONSchema], tool_choice: ToolChoice | None) -> list[str] | None:
+        """Return the names of the tools to which the choice narrows them, `None` if it allows all."""
+        if tool_choice is None or tool_choice.tools is None or not self.supports_allowed_tools:
+            return None
+        # Only tools that are sent: providers refuse other names.
+        names = [tool.get("function", tool)["name"] for tool in tools]
+        allowed = [name for name in names if name in tool_choice.tools]
+        return None if len(allowed) == len(names) else allowed
+
+    async def batch(
+        self,
+        requests: Iterable[BatchRequest | Sequence[Msg]],
+        *,
+        name: str | None = None,
+        poll_seconds: float = POLL_SECONDS,
+        max_wait: float = BATCH_SECONDS,
+    ) -> Batch:
+        check_wait(poll_seconds, max_wait)  # before anything is sent: afterwards the id would be lost
+        api = self._batch_endpoint()
+        checked = read_requests(requests, api.max_requests, api.source)
+        lines = [
+            self._encode(api.line(f"request-{index}", self._batch_body(request)))
+            for index, request in enumerate(checked)
+        ]
+        try:
+            id = await api.submit_once(lines, name)
+        except Rejected as error:
+            if error.status_code not in _NO_SUCH_PATH or self._is_own_server:  # which misses the model, say
+                raise
+            problem = self._no_batches(f"{error}; a server without batches answers so")
+            problem.status_code = error.status_code
+            raise problem from error
+        return Batch(api, id, total=len(lines), poll_seconds=poll_seconds, max_wait=max_wait)
+
+    def resume_batch(self, id: str, *, poll_seconds: float = POLL_SECONDS, max_wait: float = BATCH_SECONDS) -> Batch:
+        check_wait(poll_seconds, max_wait)
+        api = self._batch_endpoint()
+        return Batch(api, api.check_id(id), total=0, poll_seconds=poll_seconds, max_wait=max_wait)
+
+    def _batch_endpoint(self) -> BatchEndpoint:
+        # Vertex AI takes batches from Cloud Storage alone.
+        if self._batch_api is None or "/publishers/" in self.base_url:
+            raise self._no_batches()
+        connection = BatchConnection(
+            self.model,
+            self.base_url,
+            self._path,
+            self.timeouts,
+            self.max_bytes,
+            self._errors,
+            self._send,
+            self._read_whole,
+            self._batch_cost,
+        )
+        return self._batch_api(connection)
+
+    def _batch_body(self, request: BatchRequest) -> JSONObject:
+        """Return the body of a request that is answered as a whole."""
+        tools = None if request.tools is None else [*request.tools]
+        choice = ToolChoice(request.tool_choice) if isinstance(request.tool_choice, str) else request.tool_choice
+        self._refuse_unsupported(request.messages, tools or (), choice)
+        messages = self._refused_parts.remove_from([*request.messages])
+        body = {**self._body(messages, tools, choice), **self._extra_body}
+        return {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
+
+    def _read_whole(self, body: dict[str, object]) -> ChatResponse:
+        # Another process may have sent the request, so its messages are unknown.
+        reader = self._new_reader([])
+        reader.read(body)
+        return reader.answer()
+
+    def _batch_cost(self, usage: ChatUsage) -> float | None:
+        prices = self.capabilities.prices
+        if isinstance(prices, PublishedPrices):
+            return prices.batch_cost(usage)
+        cost = None if prices is None else prices.cost(usage)
+        return None if cost is None else cost / 2
 
     def _new_reader(self, messages: Sequence[Msg]) -> AnswerReader:
         reader = self._reader(messages)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NoReturn, Self
 
 from agentrt._runtime.block import JSONObject
-from agentrt._runtime.http import MAX_BYTES, CallTimer, Credentials, HTTPPeer, Timeouts
+from agentrt._runtime.http import MAX_BYTES, CallTimer, Credentials, HTTPPeer, HTTPResponse, Timeouts
 from agentrt._runtime.representation import never_raises
 from agentrt.errors import Rejected, UsageError
 from agentrt.model.remote.provider_errors import ProviderErrors, json_or_text
@@ -21,7 +21,7 @@ from agentrt.model.remote.settings import (
 )
 from agentrt.model.remote.stream import AnswerStream
 
-__all__ = ["ANTHROPIC_API", "GEMINI_API", "OPENAI_API", "ProviderAPI", "RemoteEndpoint"]
+__all__ = ["ANTHROPIC_API", "BEDROCK_API", "GEMINI_API", "OLLAMA_API", "OPENAI_API", "ProviderAPI", "RemoteEndpoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,10 @@ GEMINI_API = ProviderAPI(
     other_key_variable="GOOGLE_API_KEY",
     key_header=("x-goog-api-key", "{}"),
 )
+OLLAMA_API = ProviderAPI("http://localhost:11434", "OLLAMA_API_KEY")
+BEDROCK_API = ProviderAPI(
+    "https://bedrock-runtime.us-east-1.amazonaws.com", "AWS_BEARER_TOKEN_BEDROCK", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"
+)
 
 
 class RemoteEndpoint:
@@ -90,7 +94,7 @@ class RemoteEndpoint:
     model: str
     account: str | None
     _api: ClassVar[ProviderAPI]
-    _path: ClassVar[str]
+    _path: ClassVar[str] = ""
 
     def __init__(self, model: str, connection: ConnectionOptions) -> None:
         cls, api = type(self).__name__, self._api
@@ -158,11 +162,22 @@ class RemoteEndpoint:
         """Return the response to a request once its headers have arrived."""
         content = self._encode({**body, **self._extra_body})
         timer = CallTimer(self.timeouts, self._errors.source, streams=streams)
-        url = f"{self.base_url.rstrip('/')}{self._path_for(body)}"
-        headers = {"accept": "application/json", "content-type": "application/json", **self._headers()}
-        response = await self._peer.send("POST", url, content, headers, timer, self.max_bytes)
+        headers = {"content-type": "application/json"}
+        response = await self._send("POST", self._path_for(body), content, headers, timer, self.max_bytes)
+        return AnswerStream(response, reader, timer, self._errors)
+
+    async def _send(
+        self, method: str, path: str, content: bytes | None, headers: Mapping[str, str], timer: CallTimer, size: float
+    ) -> HTTPResponse:
+        """Return the response to a request once its headers have arrived; raises the provider's error for a status.
+
+        `path` is below the base URL, unless it is a whole URL of the same server. `size` is the most bytes of the body.
+        """
+        url = path if "://" in path else f"{self.base_url.rstrip('/')}{path}"
+        headers = {"accept": "application/json", **headers, **self._headers()}
+        response = await self._peer.send(method, url, content, headers, timer, size)
         if response.is_success:
-            return AnswerStream(response, reader, timer, self._errors)
+            return response
         reason = json_or_text((await response.read_error()).decode(errors="replace"))
         raise self._errors.error_for_status(response.status, response.headers, reason)
 

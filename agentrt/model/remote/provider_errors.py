@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import (
     ContextOverflow,
+    Malformed,
     MalformedCall,
     ModelError,
     RateLimited,
@@ -22,6 +24,8 @@ from agentrt.errors import (
 )
 
 __all__ = ["ProviderErrors", "json_or_text"]
+
+_Returned = TypeVar("_Returned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +135,7 @@ _FAULTS = (
 )
 # An error within a stream has a code but no status.
 _STATUS_OF_CODE = {
+    "accessdeniedexception": 403,
     "api_error": 500,
     "authentication_error": 401,
     "billing_error": 402,
@@ -143,6 +148,7 @@ _STATUS_OF_CODE = {
     "image_too_large": 400,
     "image_too_small": 400,
     "insufficient_quota": 429,
+    "internalserverexception": 500,
     "invalid_api_key": 401,
     "invalid_base64_image": 400,
     "invalid_image": 400,
@@ -153,15 +159,20 @@ _STATUS_OF_CODE = {
     "invalid_request_error": 400,
     "json_validate_failed": 400,
     "model_not_found": 404,
+    "modelstreamerrorexception": 500,  # a retry may help, as Bedrock says
+    "modeltimeoutexception": 504,
     "not_found_error": 404,
     "overloaded_error": 529,
     "permission_error": 403,
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
     "request_too_large": 413,
+    "serviceunavailableexception": 503,
+    "throttlingexception": 429,
     "timeout_error": 504,
     "tool_use_failed": 400,
     "unsupported_image_media_type": 400,
+    "validationexception": 400,
     "vector_store_timeout": 504,
 }
 _BAD_KEY_TEXT = lazy_pattern(r"api key not valid|api key expired|(?:invalid|incorrect) api[ _]key", re.IGNORECASE)
@@ -234,6 +245,22 @@ class ProviderErrors:
         text = self.redact(text)
         # The end is kept too: the problem often comes there, after a long quotation.
         return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 150]} ... {text[-150:]}"
+
+    def guard(self, read: Callable[[], _Returned]) -> _Returned:
+        """Return the result of reading an answer.
+
+        Any exception becomes an error of our tree that names the model, without its key.
+        """
+        try:
+            return read()
+        except ModelError as error:
+            if str(error).startswith(self.source):  # one of ours, without secrets
+                raise
+            failure: ModelError = type(error)(f"{self.source}: {self.excerpt(str(error))}")
+        except Exception as error:  # noqa: BLE001  # an answer of an unforeseen shape
+            failure = Malformed(f"{self.source}: its answer cannot be read ({self.describe(error)})")
+            failure.__cause__ = self.safe_cause(error)
+        raise failure
 
     def describe(self, error: BaseException) -> str:
         """Return class and text of an error of another library, without secrets."""
@@ -364,7 +391,7 @@ def _own_codes_and_text(body: Mapping[str, object]) -> tuple[list[str], str]:
     values = [value.get("code") for value in inner if isinstance(value, Mapping)]
     values += [fields.get(name) for name in ("code", "error_code", "type")]
     codes = dict.fromkeys(str(value).lower() for value in values if isinstance(value, (str, int)) and value != "")
-    texts = (body.get("error"), *(fields.get(name) for name in ("message", "detail", "msg")))
+    texts = (body.get("error"), *(fields.get(name) for name in ("message", "Message", "detail", "msg")))
     return [*codes], next((text for text in texts if isinstance(text, str) and text), "") or str(dict(body))
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "is_local",
     "option_names",
     "read_credentials",
+    "read_url",
 ]
 
 
@@ -196,6 +197,21 @@ def check_url(url: str, cls: str) -> None:
             f"give a key or a password as api_key=... or in extra_headers={{...}}, and parameters with "
             f"http_client=lambda: httpx2.AsyncClient(params={{...}})"
         )
+
+
+def read_url(variable: str, url_of: Callable[[str], str]) -> str | None:
+    """Return the URL that an environment variable stands for, `None` if it is not set.
+
+    Raises `ConfigError` where `url_of` raises a `ValueError` for its value.
+    """
+    value = os.environ.get(variable, "").strip()
+    try:
+        return url_of(value) if value else None
+    except ValueError as error:
+        address = value.rpartition("@")[2]  # without a password
+        raise ConfigError(
+            f"{variable} is {address!r}, which is not the address of a server ({error}): correct it"
+        ) from error
 
 
 def is_local(url: str) -> bool:

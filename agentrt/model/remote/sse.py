@@ -1,4 +1,4 @@
-"""Strict parsing of server-sent events, and of the JSON fields in them.
+"""Strict parsing of streams, which are server-sent events or lines of JSON, and of the JSON fields in them.
 
 Everything here raises `Malformed` for invalid input, and `Transient` for input that was cut off, and quotes all of it:
 the caller masks the secrets before it shortens the text, since half a secret would not be found any more.
@@ -16,7 +16,16 @@ from pydantic_core import from_json
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import Malformed, Transient
 
-__all__ = ["EventReader", "ServerSentEvent", "count_in", "dict_in", "list_in", "parse_object", "text_in"]
+__all__ = [
+    "EventReader",
+    "JSONLineReader",
+    "ServerSentEvent",
+    "count_in",
+    "dict_in",
+    "list_in",
+    "parse_object",
+    "text_in",
+]
 
 _FieldValue = TypeVar("_FieldValue")
 
@@ -80,6 +89,29 @@ class EventReader:
         elif field and field not in _FIELDS and not self.stray:
             self.stray = line.strip()
         return []
+
+
+class JSONLineReader:
+    """Parses lines of JSON ("NDJSON"), each an event without a name, from bytes that arrive in pieces of any size."""
+
+    __slots__ = ("_rest", "stray")
+
+    def __init__(self) -> None:
+        self.stray = b""
+        self._rest: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """Return the events that are complete by now; blank lines are skipped."""
+        self._rest.append(chunk)
+        if b"\n" not in chunk:
+            return []
+        *lines, rest = b"".join(self._rest).split(b"\n")
+        self._rest = [rest]
+        return [ServerSentEvent("", line) for line in lines if line.strip()]
+
+    def end(self) -> list[ServerSentEvent]:
+        """End the input, and return the last event: its line need not be ended, and shows itself if it was cut."""
+        return self.feed(b"\n")
 
 
 def parse_object(data: bytes) -> dict[str, object]:

@@ -1,21 +1,23 @@
 """The answer to one call, and the stream that reads it."""
 
-from collections import deque
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
 from agentrt._runtime.http import CallTimer, HTTPResponse
 from agentrt._runtime.model_interface.estimate import characters_of
 from agentrt.errors import Malformed, ModelError, UsageError
+from agentrt.model.remote.event_stream import FrameReader
 from agentrt.model.remote.provider_errors import ProviderErrors, json_or_text
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.sse import EventReader, ServerSentEvent, parse_object
+from agentrt.model.remote.sse import EventReader, JSONLineReader, ServerSentEvent, parse_object
 from agentrt.types import ChatResponse
 
 __all__ = ["AnswerStream"]
 
-_Returned = TypeVar("_Returned")
-
+_STREAM_READERS: dict[str, Callable[[], EventReader | FrameReader | JSONLineReader]] = {
+    "application/vnd.amazon.eventstream": FrameReader,
+    "application/x-ndjson": JSONLineReader,
+}
+"""The readers of streams by content type; other streams are server-sent events."""
 _BLANK = b"\xef\xbb\xbf \t\r\n"
 
 
@@ -27,12 +29,13 @@ class AnswerStream:
         self._reader = reader
         self._timer = timer
         self._errors = errors
-        self._events = EventReader()
-        self._unread_events: deque[ServerSentEvent] = deque()
+        content_type = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._events = _STREAM_READERS.get(content_type, EventReader)()
+        self._unread_events: Iterator[ServerSentEvent] = iter(())
         self._unstreamed = bytearray()
         self._piece_count = self._character_count = 0
         self._is_blank_so_far = True  # some servers send blank lines until their answer is ready
-        self._is_closed = self._is_reading = False
+        self._is_closed = self._is_reading = self._is_at_end = False
 
     def __aiter__(self) -> "AnswerStream":
         return self
@@ -66,7 +69,7 @@ class AnswerStream:
                 self._unstreamed += chunk
         finally:
             await self._close()
-        return self._guard(self._parse_unstreamed)
+        return self._errors.guard(self._parse_unstreamed)
 
     def _check_not_reading(self, what: str) -> None:
         if self._is_reading:
@@ -81,31 +84,32 @@ class AnswerStream:
 
     async def _next_response(self) -> ChatResponse | None:
         # One event at a time: events before a failure are delivered, even if both came in one chunk.
-        if self._reader.has_ended:  # the last event had pieces
-            response: ChatResponse | None = self._guard(self._reader.answer)
-        elif self._unread_events:
-            event = self._unread_events.popleft()
-            response = self._guard(lambda: self._read_event(event))
-        else:
-            chunk = await self._read_chunk()
-            if chunk is not None:
-                self._take_chunk(chunk)
+        response = self._errors.guard(self._read_unread)
+        if response is None:
+            if not self._is_at_end:
+                await self._read_more()
                 return None
-            self._unread_events.extend(self._events.end())
-            if self._unread_events:
-                return None
-            response = self._guard(self._end)
-        if response is not None and response.is_last:
+            response = self._errors.guard(self._end)
+        if response.is_last:
             await self._response.drain()
             await self._close()
         return response
 
+    async def _read_more(self) -> None:
+        chunk = await self._read_chunk()
+        if chunk is not None:
+            self._take_chunk(chunk)
+            return
+        self._is_at_end = True
+        self._unread_events = iter(self._events.end())
+
     def _take_chunk(self, chunk: bytes) -> None:
-        # No event begins with a brace: the server does not stream, or reports an error.
-        if self._unstreamed or (self._is_blank_so_far and chunk.lstrip(_BLANK).startswith(b"{")):
+        # No server-sent event begins with a brace: the server does not stream, or reports an error.
+        begins_object = self._is_blank_so_far and chunk.lstrip(_BLANK).startswith(b"{")
+        if self._unstreamed or (begins_object and not isinstance(self._events, JSONLineReader)):
             self._unstreamed += chunk
         else:
-            self._unread_events.extend(self._events.feed(chunk))
+            self._unread_events = iter(self._events.feed(chunk))
         self._is_blank_so_far = self._is_blank_so_far and not chunk.strip(_BLANK)
 
     async def _read_chunk(self) -> bytes | None:
@@ -115,6 +119,16 @@ class AnswerStream:
             if self._reader.is_complete:
                 return None
             raise
+
+    def _read_unread(self) -> ChatResponse | None:
+        """Return the next response among the events that have arrived, `None` when all are read."""
+        if self._reader.has_ended:  # the last event had pieces
+            return self._reader.answer()
+        for event in self._unread_events:
+            response = self._read_event(event)
+            if response is not None:
+                return response
+        return None
 
     def _read_event(self, sent: ServerSentEvent) -> ChatResponse | None:
         if sent.data.startswith(b"[DONE]"):
@@ -154,23 +168,6 @@ class AnswerStream:
             raise self._errors.error_for_event(body)
         self._reader.read(body)
         return self._reader.answer()
-
-    def _guard(self, read: Callable[[], _Returned]) -> _Returned:
-        """Return the result of reading an answer.
-
-        Any exception becomes an error of our tree that names the model, without its key.
-        """
-        try:
-            return read()
-        except ModelError as error:
-            if str(error).startswith(self._errors.source):  # one of ours, without secrets
-                raise
-            failure: ModelError = type(error)(f"{self._errors.source}: {self._errors.excerpt(str(error))}")
-        except Exception as error:  # noqa: BLE001  # an answer of an unforeseen shape
-            why = self._errors.describe(error)
-            failure = Malformed(f"{self._errors.source}: its answer cannot be read ({why})")
-            failure.__cause__ = self._errors.safe_cause(error)
-        raise failure
 
     def _describe_progress(self) -> str:
         pieces = f"{self._piece_count} pieces with {self._character_count} characters"

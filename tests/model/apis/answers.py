@@ -1,4 +1,4 @@
-"""Random conversations in which any of the four APIs may have given each answer, in that API's own words.
+"""Random conversations in which any of the APIs may have given each answer, in that API's own words.
 
 The answers are bodies as the APIs give them, read by the adapters: what a test sends on to another API is what a
 program would send.
@@ -26,7 +26,7 @@ from agentrt.message import (
     URLSource,
     UserMsg,
 )
-from agentrt.model import AnthropicChatModel, GeminiChatModel, OpenAIChatModel, OpenAIResponsesModel
+from agentrt.model import AnthropicChatModel, BedrockChatModel, GeminiChatModel, OpenAIChatModel, OpenAIResponsesModel
 from agentrt.model.remote.client import RemoteChatModel
 
 JSONObject = dict[str, Any]
@@ -41,6 +41,13 @@ MODELS: dict[str, RemoteChatModel] = {
         "claude-sonnet-4-5", api_key=KEY, stream=False, thinking={"type": "enabled", "budget_tokens": 2000}
     ),
     "gemini": GeminiChatModel("gemini-3-flash", api_key=KEY, stream=False),
+    "bedrock": BedrockChatModel(
+        "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        region="us-east-1",
+        api_key=KEY,
+        stream=False,
+        thinking={"type": "enabled", "budget_tokens": 2000},
+    ),
 }
 TOOLS = [
     {"type": "function", "function": {"name": name, "description": "", "parameters": {"type": "object"}}}
@@ -194,11 +201,32 @@ def _gemini_answer(draw: Draw, number: _Counter, calls: int) -> JSONObject:
     return {"candidates": [draw(st.sampled_from([candidate, {**candidate, "groundingMetadata": grounds}]))]}
 
 
+def _bedrock_answer(draw: Draw, number: _Counter, calls: int) -> JSONObject:
+    def thinking() -> JSONObject:
+        thought = {"reasoningText": {"text": draw(texts), "signature": "c2ln"}}
+        return {"reasoningContent": draw(st.sampled_from([thought, {"redactedContent": "c2VhbA=="}]))}
+
+    def text() -> JSONObject:
+        return {"text": draw(texts)}
+
+    def cited() -> JSONObject:
+        citation = {"title": "A", "location": {"web": {"url": "https://a.example"}}}
+        return {"citationsContent": {"content": [{"text": draw(texts)}], "citations": [citation]}}
+
+    content = [kind() for kind in draw(st.lists(st.sampled_from([thinking, text, cited]), max_size=4))]
+    content += [
+        {"toolUse": {"toolUseId": f"tooluse_{number.next()}", "name": draw(names), "input": draw(inputs)}}
+        for _ in range(calls)
+    ]
+    return {"output": {"message": {"role": "assistant", "content": content}}, "stopReason": "end_turn"}
+
+
 _ANSWERS = {
     "chat": _chat_answer,
     "responses": _responses_answer,
     "anthropic": _anthropic_answer,
     "gemini": _gemini_answer,
+    "bedrock": _bedrock_answer,
 }
 
 

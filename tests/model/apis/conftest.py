@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.model.apis.four_apis import NAMES_OF_APIS, Api, new_api
+from tests.model.apis.all_apis import NAMES_OF_APIS, Api, new_api
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What the four APIs take: the types of their SDKs, and their documented rules of order, written out plainly.
+"""What the APIs take: the types of their SDKs, and their documented rules of order, written out plainly.
 
 Each check takes the body of a request, and fails where the API would answer with a 400.
 """
@@ -15,6 +15,8 @@ from anthropic.types import ContentBlockParam, MessageCreateParams
 from google.genai import types
 from openai.types.chat import CompletionCreateParams
 from openai.types.responses import ResponseCreateParams, ResponseInputItemParam
+
+from tests.model.wire_bedrock import check_shape
 
 JSONObject = dict[str, Any]
 
@@ -43,11 +45,13 @@ _GIVEN_TO_FOREIGN_CALLS = "skip_thought_signature_validator"
 
 def check_request(api: str, body: JSONObject) -> None:
     """Fail where the API would refuse the request."""
-    if api == "gemini":
+    if api == "bedrock":
+        check_shape(body)
+    elif api == "gemini":
         _CONTENTS.validate_python(body["contents"])
     else:
         _read_all(_TYPES[api].validate_python({name: value for name, value in body.items() if name != "stream"}))
-    {"chat": check_chat, "responses": check_responses, "anthropic": check_anthropic, "gemini": check_gemini}[api](body)
+    _CHECKS[api](body)
 
 
 def _read_all(value: Any) -> None:
@@ -204,3 +208,47 @@ def check_gemini(body: JSONObject) -> None:
                 assert part["thoughtSignature"] == "c2ln"
             if "inlineData" in part:
                 assert b64decode(part["inlineData"]["data"], validate=True)
+
+
+def check_bedrock(body: JSONObject) -> None:
+    """Roles alternate; a turn's results come first in the next one, for each call; nothing ends in a thought."""
+    turns = body["messages"]
+    assert [turn["role"] for turn in turns] == [("user", "assistant")[place % 2] for place in range(len(turns))]
+    titles: list[str] = []
+    used: set[str] = set()
+    for turn, following in pairwise([*turns, {"role": "user", "content": []}]):
+        parts = turn["content"]
+        assert parts
+        assert all(part["text"].strip() for part in parts if "text" in part)
+        found = [part["document"]["name"] for part in parts if "document" in part]
+        assert not found or any("text" in part for part in parts)
+        titles += found
+        results = [part["toolResult"] for part in parts if "toolResult" in part]
+        assert all("toolResult" in part for part in parts[: len(results)])
+        titles += [item["document"]["name"] for result in results for item in result["content"] if "document" in item]
+        thoughts = [part["reasoningContent"] for part in parts if "reasoningContent" in part]
+        if turn["role"] == "user":
+            assert not thoughts
+            continue
+        assert not results
+        assert "reasoningContent" not in parts[-1]
+        assert all(
+            thought["reasoningText"]["signature"] == "c2ln" for thought in thoughts if "reasoningText" in thought
+        )
+        ids = [part["toolUse"]["toolUseId"] for part in parts if "toolUse" in part]
+        answered = [part["toolResult"]["toolUseId"] for part in following["content"] if "toolResult" in part]
+        assert ids == answered
+        assert not used & {*ids}
+        used |= {*ids}
+    assert len(titles) == len({*titles})
+    if used:
+        assert body["toolConfig"]["tools"]
+
+
+_CHECKS = {
+    "anthropic": check_anthropic,
+    "bedrock": check_bedrock,
+    "chat": check_chat,
+    "gemini": check_gemini,
+    "responses": check_responses,
+}

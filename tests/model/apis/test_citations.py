@@ -9,7 +9,8 @@ import pytest
 from agentrt import Agent, Msg
 from agentrt.formatter import format_anthropic, format_openai
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock
-from agentrt.model import AnthropicChatModel, GeminiChatModel, OpenAIChatModel, OpenAIResponsesModel
+from agentrt.model import AnthropicChatModel, BedrockChatModel, GeminiChatModel, OpenAIChatModel, OpenAIResponsesModel
+from tests.model import wire_bedrock
 from tests.model.wire_openai import DONE, KEY, Answer, Server, events, json_of
 
 URL, TITLE, CITED = "https://a.example/rome", "Rome", "2,8 Millionen"
@@ -27,6 +28,12 @@ OF_ANTHROPIC = {
     "title": TITLE,
     "cited_text": "It has 2.8 million.",
     "encrypted_index": "ZW5j",
+}
+
+OF_BEDROCK = {
+    "title": TITLE,
+    "sourceContent": [{"text": "It has 2.8 million."}],
+    "location": {"web": {"url": URL, "domain": "a.example"}},
 }
 
 
@@ -85,11 +92,25 @@ def gemini(stream: bool) -> Answer:
     return Answer([events(part_of(TEXT[:9]), part_of(TEXT[9:], **end))]) if stream else json_of(part_of(TEXT, **end))
 
 
+def bedrock(stream: bool) -> Answer:
+    texts = (TEXT[:START], CITED, TEXT[END:])
+    if not stream:
+        first, cited, last = ({"text": text} for text in texts)
+        content = [first, {"citationsContent": {"content": [cited], "citations": [OF_BEDROCK]}}, last]
+        return json_of({"output": {"message": {"role": "assistant", "content": content}}, "stopReason": "end_turn"})
+    first_block, cited_block, last_block = (wire_bedrock.text(index, text) for index, text in enumerate(texts))
+    cited_block.insert(1, {"contentBlockDelta": {"contentBlockIndex": 1, "delta": {"citation": OF_BEDROCK}}})
+    return wire_bedrock.stream_of(
+        wire_bedrock.events_frames(*wire_bedrock.message(first_block, cited_block, last_block))
+    )
+
+
 APIS: dict[str, tuple[Any, Any, dict[str, Any], str | None]] = {
     "chat": (OpenAIChatModel, chat, OF_CHAT, None),
     "responses": (OpenAIResponsesModel, responses, OF_RESPONSES, None),
     "anthropic": (AnthropicChatModel, anthropic, OF_ANTHROPIC, "It has 2.8 million."),
     "gemini": (GeminiChatModel, gemini, WEB, None),
+    "bedrock": (BedrockChatModel, bedrock, OF_BEDROCK, "It has 2.8 million."),
 }
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from agentrt.errors import ModelError
 from agentrt.message import AssistantMsg
 from agentrt.types import ChatResponse
+from tests.model.apis.all_apis import NAMES_OF_APIS, TEXT_APIS, Api, read, said
 from tests.model.apis.answers import MODELS, TOOLS
-from tests.model.apis.four_apis import NAMES_OF_APIS, Api, read, said
 from tests.model.wire_openai import HELLO
 
 CUT = httpx2.ReadError("peer closed the connection")
@@ -30,6 +30,7 @@ def check_cut(runner: asyncio.Runner, api: Api, place: int, *, breaks: bool) -> 
 
 
 NAMES = st.sampled_from(NAMES_OF_APIS)
+NAMES_OF_TEXT_APIS = st.sampled_from(TEXT_APIS)
 
 
 @given(NAMES, st.integers(0, 10_000), st.booleans())
@@ -48,7 +49,7 @@ def test_a_cut_at_each_byte_is_whole_or_an_error(apis: dict[str, Api], runner: a
 
 
 @given(
-    NAMES,
+    NAMES_OF_TEXT_APIS,
     st.lists(st.integers(0, 10_000), max_size=20),
     st.sampled_from([b"\n", b"\r\n", b"\r"]),
     st.lists(st.tuples(st.integers(0, 30), st.sampled_from([b": ping\n\n", b"id: 7\nretry: 10\n", b"\n\n", b":\n"]))),
@@ -104,14 +105,13 @@ def test_events_of_any_shape_are_an_answer_or_an_error(
             case "swap":
                 other = data.draw(st.integers(0, len(sent) - 1))
                 sent[place], sent[other] = sent[other], sent[place]
-    lines = [api.line(event) if isinstance(event, dict) else b"data: 1\n\n" for event in sent]
-    outcome = read(runner, api, b"".join(lines) + api.end)
+    outcome = read(runner, api, b"".join(map(api.line, sent)) + api.end)
     if isinstance(outcome, ChatResponse):  # and it can go back
         for model in MODELS.values():
             model._body([*HELLO, AssistantMsg("a", outcome.content)], TOOLS, None)
 
 
-@pytest.mark.parametrize("name", NAMES_OF_APIS)
+@pytest.mark.parametrize("name", TEXT_APIS)
 @pytest.mark.parametrize("opening", ['{"type": ', '{"choices": [{"delta": ', '{"candidates": [', '{"x": [', "["])
 def test_json_of_any_depth_is_an_error(apis: dict[str, Api], runner: asyncio.Runner, name: str, opening: str) -> None:
     deep = opening * 10_000 if opening.endswith("[") else opening + "[" * 10_000

@@ -15,9 +15,9 @@ from agentrt.errors import ModelError
 from agentrt.message import AssistantMsg, ProviderBlock
 from agentrt.types import ChatResponse
 from tests.model import wire_anthropic as wire
+from tests.model.apis.all_apis import Api, read, said, text_of
 from tests.model.apis.answers import MODELS, TOOLS
 from tests.model.apis.example_of_type import example_of, name_of_type, union_members
-from tests.model.apis.four_apis import Api, read, said, text_of
 from tests.model.apis.rules import check_request
 from tests.model.wire_openai import HELLO
 

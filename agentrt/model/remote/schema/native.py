@@ -57,6 +57,8 @@ def native_request(
     answer = next((tool for tool in tools or () if tool.get("function", tool).get("name") == STRUCTURED_OUTPUT), None)
     if answer is None or mode not in ("auto", STRUCTURED_OUTPUT):
         return None
+    if tool_choice is not None and tool_choice.tools is not None and STRUCTURED_OUTPUT not in tool_choice.tools:
+        return None
     others = [tool for tool in tools or () if tool is not answer]
     if mode == STRUCTURED_OUTPUT:  # only the answer; the tools stay, since providers cache the beginning
         tool_choice = ToolChoice("none")

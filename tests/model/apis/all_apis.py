@@ -1,4 +1,4 @@
-"""The four APIs with one answer each, for tests of what holds for all of them."""
+"""All APIs with one answer each, for tests of what holds for all of them."""
 
 import asyncio
 import json
@@ -9,9 +9,17 @@ import httpx2
 
 from agentrt.errors import ModelError
 from agentrt.message import ContentBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
-from agentrt.model import AnthropicChatModel, GeminiChatModel, OpenAIChatModel, OpenAIResponsesModel, Quirks
+from agentrt.model import (
+    AnthropicChatModel,
+    BedrockChatModel,
+    GeminiChatModel,
+    OpenAIChatModel,
+    OpenAIResponsesModel,
+    Quirks,
+)
 from agentrt.types import ChatResponse
 from tests.model import wire_anthropic as wire
+from tests.model import wire_bedrock
 from tests.model.apis.answers import TOOLS
 from tests.model.test_gemini import STREAM as GEMINI_STREAM
 from tests.model.test_openai_responses import stream_events
@@ -19,7 +27,8 @@ from tests.model.wire_openai import HELLO, KEY, Answer, Server, call, delta, usa
 
 JSONObject = dict[str, Any]
 
-NAMES_OF_APIS = ("chat", "responses", "anthropic", "gemini")
+TEXT_APIS = ("chat", "responses", "anthropic", "gemini")
+NAMES_OF_APIS = (*TEXT_APIS, "bedrock")
 
 
 @dataclass
@@ -31,11 +40,17 @@ class Api:
     sent: list[JSONObject] = field(repr=False)
     end: bytes = b""
     has_names: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
 
     def body(self, sent: list[JSONObject] | None = None) -> bytes:
         return b"".join(self.line(event) for event in (self.sent if sent is None else sent)) + self.end
 
-    def line(self, event: JSONObject) -> bytes:
+    def line(self, event: Any) -> bytes:
+        if self.headers:
+            [(name, fields)] = event.items() if isinstance(event, dict) and len(event) == 1 else [("metadata", event)]
+            return wire_bedrock.event_frame(str(name), fields)
+        if not isinstance(event, dict):
+            return b"data: 1\n\n"
         name = f"event: {event.get('type')}\n" if self.has_names else ""
         return f"{name}data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
 
@@ -69,6 +84,15 @@ def anthropic_stream() -> list[JSONObject]:
     ]
 
 
+def bedrock_stream() -> list[JSONObject]:
+    return wire_bedrock.message(
+        wire_bedrock.thinking(0, "c2ln", "Ich ", "denke. 🚀"),
+        wire_bedrock.text(1, "Größe — ", "🏛"),
+        wire_bedrock.tool_use(2, "t1", "add", '{"a": 1', ', "b": "ü"}'),
+        reason="tool_use",
+    )
+
+
 def new_api(name: str, *answers: Any) -> Api:
     """Return the API with a model and a server that gives these answers."""
     server = Server(*answers)
@@ -85,6 +109,9 @@ def new_api(name: str, *answers: Any) -> Api:
             return Api(OpenAIResponsesModel("some-model", **options), server, stream_events(), has_names=True)
         case "anthropic":
             return Api(AnthropicChatModel("some-model", **options), server, anthropic_stream(), has_names=True)
+        case "bedrock":
+            model = BedrockChatModel("anthropic.claude-sonnet-4-5-20250929-v1:0", **options)
+            return Api(model, server, bedrock_stream(), headers=wire_bedrock.BINARY)
         case _:
             return Api(GeminiChatModel("some-model", **options), server, GEMINI_STREAM)
 
@@ -94,7 +121,7 @@ def read(runner: asyncio.Runner, api: Api, *chunks: Any) -> ChatResponse | Model
 
     async def ask() -> ChatResponse | ModelError:
         response: ChatResponse
-        api.server._answers = [Answer(chunks)]
+        api.server._answers = [Answer(chunks, headers=api.headers)]
         pieces: dict[str, str] = {}
         try:
             async for response in await api.model(HELLO, TOOLS):

@@ -1,0 +1,1 @@
+"""The batch APIs of providers: one provider, one file."""
