@@ -3,5 +3,6 @@
 from agentrt.runner.dbos.runner import DBOSRunner
 from agentrt.runner.handle import ReplyHandle
 from agentrt.runner.runner import Runner
+from agentrt.runner.tasks import TaskInfo
 
-__all__ = ["DBOSRunner", "ReplyHandle", "Runner"]
+__all__ = ["DBOSRunner", "ReplyHandle", "Runner", "TaskInfo"]

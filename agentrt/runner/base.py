@@ -4,6 +4,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from inspect import iscoroutinefunction
 from time import time_ns
@@ -14,6 +16,7 @@ import anyio
 
 from agentrt._runtime.block import new_name
 from agentrt._runtime.conversation.inputs import ANSWERS, AnswerEvent
+from agentrt._runtime.decoding.answer_form import AnswerForm
 from agentrt._runtime.loop.outcome import UNSAVED
 from agentrt._runtime.options import check_seconds, check_whole
 from agentrt.agent import Agent, AgentInput
@@ -29,11 +32,12 @@ from agentrt.runner.requests import Request, check_session, make_request, owner_
 from agentrt.runner.schedule import Schedule, next_tick_function, to_nanoseconds
 from agentrt.runner.snapshot import Snapshot, empty_snapshot, take_snapshot
 from agentrt.runner.supervisor import Supervisor
+from agentrt.runner.tasks import UNLIMITED, SessionTasks, TaskInfo, Tasks, is_task_id
 from agentrt.runner.worker import ReplyWorker
 from agentrt.runs import run_stores
 from agentrt.state import AgentState, SessionInfo, SessionStore, check_labels
 from agentrt.state.store import find_session
-from agentrt.types import FinishedReason
+from agentrt.types import FinishedReason, JSONSchema
 
 __all__ = ["ReplyStatus", "RunnerBase", "check_reply"]
 
@@ -96,7 +100,9 @@ class RunnerBase(ABC):
         self._event_ttl = check_seconds(f"{owner}(event_ttl=...)", event_ttl, least=0)
         self._agents: OrderedDict[str, Agent] = OrderedDict()
         self._events = EventLog(self._event_ttl)
-        self._replies = ReplyWorker(self.agent_of, store, check_whole(f"{owner}(max_attempts=...)", max_attempts))
+        self._tasks = Tasks(store, lambda: self._queue, self._open_session)
+        max_attempts = check_whole(f"{owner}(max_attempts=...)", max_attempts)
+        self._replies = ReplyWorker(self.agent_of, store, max_attempts, self._tasks_of)
         self._supervisor = Supervisor()
         self._schedules: dict[str, Schedule] = {}
         # By sessions, as long as an answer to one of them is being stored.
@@ -164,6 +170,7 @@ class RunnerBase(ABC):
         self,
         session_id: str,
         inputs: AgentInput = None,
+        structured_schema: JSONSchema | None = None,
         *,
         reply_id: str | None = None,
         at: datetime | None = None,
@@ -177,7 +184,8 @@ class RunnerBase(ABC):
         the inputs of its session before it are done, and not before `at`. A message to a session that waits for an
         answer is refused with `ResumeError`, and so is an answer that does not fit; nothing is stored then. `labels`
         are those of a session that is new. The label "owner" of a session names the owner of its replies: owners take
-        turns, and `max_queued_per_owner` limits the waiting inputs of one owner.
+        turns, and `max_queued_per_owner` limits the waiting inputs of one owner. With a `structured_schema`, the JSON
+        schema of an object, the final message carries JSON that fits it; a reply that is answered keeps its own.
 
         Raises `InvalidInputError` for what no agent takes, and for a reply id that was given with another input, and
         `QueueFull` where there are `max_queued` inputs already.
@@ -186,19 +194,21 @@ class RunnerBase(ABC):
         check_session(session_id)
         check_labels(labels or {}, "submit(labels=...)")
         due_at = 0 if at is None else _check_time(at)
+        schema = None if structured_schema is None else _check_schema(structured_schema, inputs)
         if isinstance(inputs, ANSWERS):
             # One after the other, so that each is checked against a state and a queue that know the one before it.
             async with self._answering.setdefault(session_id, anyio.Lock()):
                 request = await self._check_answer(session_id, inputs, reply_id, at)
                 await self._enqueue(request, due_at)
             return ReplyHandle(self, session_id, request.reply_id)
+        if is_task_id(reply_id):
+            raise InvalidInputError(f"ids such as {reply_id!r} are for background calls: choose another reply_id")
         saved = await find_session(self._store, session_id)
         taken = await self._check_message(session_id, inputs, reply_id, saved, is_later=due_at > time_ns())
         name = reply_id or new_name()
         own_labels = dict(labels or {}) if saved is None else saved.labels
-        request = make_request(
-            session_id, name, taken, own_labels if saved is None else None, owner=owner_of(own_labels)
-        )
+        new_labels = own_labels if saved is None else None
+        request = make_request(session_id, name, taken, new_labels, owner=owner_of(own_labels), schema=schema)
         await self._enqueue(request, due_at, max_queued_per_owner)
         return ReplyHandle(self, session_id, request.reply_id)
 
@@ -207,13 +217,39 @@ class RunnerBase(ABC):
         session_id: str,
         answer: UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent,
     ) -> ReplyHandle:
-        """Store the answer to what a reply waits for, as `submit` does, and return a handle of that reply."""
+        """Store the answer to what a reply waits for, as `submit` does, and return a handle of that reply.
+
+        The session may also be the one whose background call asks: the handle then has the session of that call.
+        """
         if not isinstance(answer, ANSWERS):
             raise InvalidInputError(
                 f"answer() takes a UserConfirmResultEvent, an ExternalExecutionResultEvent or a UserInterruptEvent, "
                 f"not {answer!r:.200}: give a message to submit()"
             )
+        if is_task_id(answer.reply_id):
+            self._check_is_open("answer")
+            check_session(session_id)
+            task_session = await self._tasks.session_asked(session_id, answer.reply_id)
+            if task_session is not None:
+                own_id = task_session if answer.session_id == session_id else answer.session_id
+                return await self.submit(task_session, replace(answer, session_id=own_id))
         return await self.submit(session_id, answer)
+
+    async def tasks(self, session_id: str) -> list[TaskInfo]:
+        """Return the background calls of a session, in the order of their start; of finished ones, the newest 100."""
+        self._check_is_open("tasks")
+        check_session(session_id)
+        return await self._tasks.find(session_id)
+
+    async def stop_task(self, session_id: str, task_id: str) -> bool:
+        """End a background call of a session, wherever it stands; returns whether there was one to end.
+
+        The session is woken by that, as by any other end. Raises `InvalidInputError` for one that it never had.
+        """
+        for task in await self.tasks(session_id):
+            if task.id == task_id:
+                return task.state != "over" and await self.interrupt(task.session_id, task.reply_id)
+        raise InvalidInputError(f"session {session_id!r:.100} has no background call {task_id!r:.100}: see tasks()")
 
     async def has_reply(self, session_id: str, reply_id: str) -> bool:
         """Say whether the session has this reply, or will have it: it may be queued."""
@@ -222,6 +258,12 @@ class RunnerBase(ABC):
         if await self._queue.standing(session_id, reply_id) is not None:
             return True
         return await take_snapshot(self.agent_of(session_id), self._store, session_id, reply_id) is not None
+
+    async def queued_replies(self, session_id: str) -> list[str]:
+        """Return the replies of a session that are queued or running, by their ids."""
+        self._check_is_open("queued_replies")
+        check_session(session_id)
+        return await self._queue.find_replies(session_id)
 
     async def status(self, session_id: str, reply_id: str) -> ReplyStatus | None:
         """Return how a reply stands, `None` for one that nobody knows.
@@ -319,10 +361,21 @@ class RunnerBase(ABC):
     async def delete(self, session_id: str) -> None:
         """Delete a session and its runs from the stores: what is queued for it is not run, and what runs of it ends.
 
-        A session of that id that is submitted to later is a new one.
+        So are the sessions of its background calls. A background call whose session is deleted wakes the session that
+        let it go. A session of that id that is submitted to later is a new one.
         """
         self._check_is_open("delete")
         check_session(session_id)
+        tasks = await self._tasks.session_ids(session_id)
+        wake = await self._tasks.wake_by_deletion(session_id)
+        if wake is not None:
+            with suppress(InvalidInputError):  # its task has just come to its own end
+                await self._queue.add(wake, 0, UNLIMITED)
+        await self._delete(session_id)
+        for task_session in tasks:  # afterwards, so that none of them wakes it
+            await self._delete(task_session)
+
+    async def _delete(self, session_id: str) -> None:
         # Or an id that is used again would give what was said in the session that is gone, maybe to another owner.
         await self._queue.forget(session_id)
         self._events.forget(session_id)
@@ -406,6 +459,12 @@ class RunnerBase(ABC):
     async def _close(self) -> None: ...
     @abstractmethod
     def _is_own(self, worker: str) -> bool: ...
+
+    def _tasks_of(self, session_id: str) -> SessionTasks:
+        return SessionTasks(session_id, self._tasks, lambda request: self._enqueue(request, 0), self.stop_task)
+
+    async def _open_session(self, session_id: str) -> Agent:
+        return await open_conversation(self.agent_of(session_id), self._store, session_id)
 
     async def _enqueue(self, request: Request, due_at: int, max_per_owner: int | None = None) -> None:
         await self._queue.add(request, due_at, self._room._replace(of_owner=max_per_owner))
@@ -535,6 +594,18 @@ def _check_time(at: object) -> int:
     if at.year >= _MAX_YEAR:
         raise UsageError(f"submit(at=...) must be before the year {_MAX_YEAR}, not {at!r:.100}")
     return max(0, to_nanoseconds(at))
+
+
+def _check_schema(schema: object, inputs: object) -> JSONSchema:
+    """Return a copy of the schema; raises `InvalidInputError` for what a queue cannot hold or an answer cannot have."""
+    if not isinstance(schema, dict):
+        raise InvalidInputError(
+            f"submit(structured_schema=...) must be a JSON schema, which a queue can hold, not {schema!r:.200}: for a "
+            f"pydantic model write structured_schema=T.model_json_schema()"
+        )
+    if isinstance(inputs, ANSWERS):
+        raise InvalidInputError("structured_schema is for a message: a reply that is answered keeps its own")
+    return AnswerForm(schema).schema
 
 
 def check_reply(session_id: object, reply_id: object, after: object = 0) -> None:

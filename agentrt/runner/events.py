@@ -16,7 +16,7 @@ _MAX_REPLY_EVENTS = 4_000
 """So many events of one reply are kept; those before them are kept as the message that they build."""
 _MAX_CLOSED_EVENTS = 100_000
 _MAX_CLOSED_REPLIES = 1_000
-_number_of = attrgetter("seq")
+_seq_of = attrgetter("seq")
 
 
 class ReplyLog:
@@ -53,8 +53,13 @@ class ReplyLog:
             self._base_number = 0
             self._events.clear()
         elif len(self._events) >= _MAX_REPLY_EVENTS:
-            # Half at a time, since taking events from the front of a list costs as much as all that stay.
-            self._fold(_MAX_REPLY_EVENTS // 2)
+            # The first events are kept as the message that they build. Half at a time, since taking events from the
+            # front of a list costs as much as all that stay.
+            count = _MAX_REPLY_EVENTS // 2
+            for first in self._events[:count]:
+                self._base.append_event(first)
+            self._base_number = self._events[count - 1].seq
+            del self._events[:count]
         self._events.append(event)
         if isinstance(event, ReplyEndEvent) and event.reply_id == self._base.id:
             self.has_ended = True
@@ -64,7 +69,7 @@ class ReplyLog:
         """Return the events with numbers above `after`."""
         if after < self._base_number:
             return [resumed_event(self._base, self._session_id, self._base_number), *self._events]
-        return self._events[bisect_right(self._events, after, key=_number_of) :]
+        return self._events[bisect_right(self._events, after, key=_seq_of) :]
 
     async def wait(self, after: int) -> None:
         """Wait until there is an event above that number, or the log is closed."""
@@ -80,13 +85,6 @@ class ReplyLog:
         self.is_open = False
         self.closed_at = monotonic()
         self._wake()
-
-    def _fold(self, count: int) -> None:
-        """Keep the first events as the message that they build."""
-        for event in self._events[:count]:
-            self._base.append_event(event)
-        self._base_number = self._events[count - 1].seq
-        del self._events[:count]
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, None

@@ -10,14 +10,17 @@ from typing import TypeAlias
 import anyio
 
 from agentrt._runtime.loop.repeat import find_reply
+from agentrt._runtime.loop.tool_calls.background import task_woken_by
 from agentrt.agent import Agent, ReplyStream
 from agentrt.errors import AgentRTError, SessionConflict, SessionIOError, StateError, UsageError
 from agentrt.event import AnyEvent, ExternalExecutionResultEvent, ToolResultEndEvent, UserConfirmResultEvent
-from agentrt.message import Msg, ToolResultState
-from agentrt.runner.events import EventLog
+from agentrt.message import Msg, TextBlock, ToolResultState
+from agentrt.runner.events import EventLog, resumed_event
 from agentrt.runner.queue import ClaimedRequest, Result
+from agentrt.runner.requests import Request
+from agentrt.runner.tasks import SessionTasks, is_task_id, make_wake
 from agentrt.runs.fork import guard_fork
-from agentrt.state import AgentState, ReplyContext, ReplyOutcome, SessionStore
+from agentrt.state import AgentState, ReplyContext, ReplyOutcome, SessionStore, TaskRecord
 
 __all__ = ["Execution", "open_conversation"]
 
@@ -74,8 +77,10 @@ def _as_session_error(error: SessionIOError | OSError) -> SessionIOError:
 class Execution:
     """Runs one request, and can be told to stop.
 
-    Where others may take it away, `is_ours` says whether they have. `prepare` is awaited before anything of a reply
-    runs with which so many workers died since it got on, and `on_progress` is called when it gets on.
+    Where others may take it away, `is_ours` says whether they have. Before anything of a reply runs, `prepare` is
+    awaited with the number of workers that died with it since it got on; `on_progress` is called when it gets on, and
+    `note_saved` when the session of a task was saved for the first time. `tasks` makes the background calls of its
+    session.
     """
 
     def __init__(
@@ -88,7 +93,9 @@ class Execution:
         max_attempts: int,
         is_ours: Callable[[], Awaitable[bool]] | None = None,
         prepare: Callable[[int], Awaitable[None]],
+        note_saved: Callable[[], Awaitable[None]],
         on_progress: Callable[[], object],
+        tasks: SessionTasks,
     ) -> None:
         self.request = claimed.request
         self.is_interrupted = claimed.is_interrupted
@@ -98,7 +105,10 @@ class Execution:
         self._deaths = claimed.deaths
         self._max_attempts = max_attempts
         self._is_ours = is_ours
-        self._prepare, self._on_progress = prepare, on_progress
+        self._prepare, self._note_saved, self._on_progress = prepare, note_saved, on_progress
+        self._tasks = tasks
+        self._state: AgentState | None = None  # as it was loaded last
+        self._task: TaskRecord | None = None  # that this is the session of; known also when that is deleted
         self._resumed: set[str] = set()  # replies
         self._leaving = anyio.Event()
         self._was_saved = claimed.request.labels is None
@@ -128,6 +138,7 @@ class Execution:
                     break
                 result = await self._take_step()
                 if result is not None:
+                    await self._keep_wake(result)
                     return result
                 delay = _FIRST_DELAY
                 continue
@@ -143,6 +154,28 @@ class Execution:
             delay = min(2 * delay, _MAX_DELAY)
         return Result("left")
 
+    async def wakes(self, result: Result) -> list[Request]:
+        """Return the requests by which tasks that are over wake their parents: this one, or those of this session.
+
+        Made of the saved state, so that the next worker makes the same.
+        """
+        wake = self._wake_of_parent(result)
+        if wake is not None:
+            return [wake]
+        return [] if self._state is None or result.kind != "over" else await self._tasks.find_lost_wakes(self._state)
+
+    def _wake_of_parent(self, result: Result) -> Request | None:
+        """Return the request that wakes the parent of a task which is over with this result; `None` for others."""
+        state, task = self._state, self._task
+        if self.request.kind == "task" and task is None:  # what is saved cannot be read, or is not of this task
+            state = replace(self.request.new_state(), reply_context=None)
+            task = state.task
+        if state is None or task is None or task.id != self.request.reply_id or result.kind != "over":
+            return None
+        # An answer that was refused when its turn came ends its own request, and not the task.
+        is_in_progress = state.revision > 0 and state.reply_context is not None
+        return None if is_in_progress else make_wake(task, state, result)
+
     @property
     def is_leaving(self) -> bool:
         return self._leaving.is_set()
@@ -154,40 +187,54 @@ class Execution:
     async def _take_step(self) -> Result | None:
         """Do the next thing that the saved state asks for; returns `None` where it is to be looked at again."""
         request = self.request
-        agent = await open_conversation(self._agent, self._store, request.session_id, request.labels)
-        state = agent.state
+        agent = await open_conversation(self._agent, self._store, request.session_id, request)
+        self._state = state = agent.state
+        self._task = state.task or self._task
+        # What a task does is awaited in it: nobody could be woken in its session.
+        agent.live_conversation.task_host = self._tasks if state.task is None else None
         if self._was_saved and not state.revision:
             return Result("over", "interrupted", "its session was deleted, or has expired")
         self._was_saved = state.revision > 0
-        context, last = state.reply_context, state.last_reply
+        context = state.reply_context
+        if request.kind == "task" and not state.revision and self.is_interrupted:
+            return Result("over", "interrupted")
         # A fork of a recorded run waits for nothing, unless its step is a question.
         if context is not None and (not context.parked or agent.waiting() is None):
             await self._resume(agent, context)
             return None
         if request.kind == "message":
-            if context is not None:
-                is_own = context.reply_id == request.reply_id or request.read_input() is None
-                return Result("waiting", number=state.sequence) if is_own else Result("held")
-            if last is not None and last.reply_id == request.reply_id:
-                return _result_of(state, request.reply_id)
-            if find_reply(state, request.reply_id) is not None:
-                return Result("over")  # it was answered, and others after it, before that was noted
-            if self.is_interrupted:
-                return Result("over", "interrupted")
+            result = self._find_result(state)
+            if result is not None:
+                return result
             if self._deaths >= self._max_attempts:  # before the first save, each time
                 await self._give_up_unsaved(agent)
                 return _result_of(state, request.reply_id)
             await self._prepare(self._deaths)
-        if request.kind == "resume":
-            return _result_of(state, request.reply_id)
+        if request.kind in ("resume", "task"):
+            is_own = context is not None and context.reply_id == request.reply_id
+            return Result("waiting", number=state.sequence) if is_own else _result_of(state, request.reply_id)
         return await self._begin(agent)
+
+    def _find_result(self, state: AgentState) -> Result | None:
+        """Return the result of a message that is not to be run, or not now; `None` for one that is."""
+        request, context, last = self.request, state.reply_context, state.last_reply
+        if context is not None:
+            is_own = context.reply_id == request.reply_id or request.read_input() is None
+            return Result("waiting", number=state.sequence) if is_own else Result("held")
+        if last is not None and last.reply_id == request.reply_id:
+            return _result_of(state, request.reply_id)
+        if find_reply(state, request.reply_id) is not None:
+            return Result("over")  # it was answered, and others after it, before that was noted
+        if self.is_interrupted or not _may_wake(state, request.reply_id):
+            return Result("over", "interrupted")
+        return None
 
     async def _begin(self, agent: Agent) -> Result | None:
         request, state = self.request, agent.state
         inputs = request.read_input()
         try:
             if request.kind == "message":
-                stream = agent.reply_stream(inputs, reply_id=request.reply_id)
+                stream = agent.reply_stream(inputs, request.read_schema(), reply_id=request.reply_id)
                 await self._read(agent, stream, request.reply_id)
             else:
                 agent.check_input(inputs)
@@ -224,7 +271,7 @@ class Execution:
             agent.state.sequence, await self._events.last_number(agent.state.session_id, context.reply_id)
         )
         _count_deaths(context, self._deaths_of(context))
-        if context.takeovers >= self._max_attempts:
+        if context.takeovers >= self._max_attempts or (not agent.state.revision and self._deaths >= self._max_attempts):
             await self._give_up(agent, context)
             return
         if self.is_interrupted and context.reply_id == self.request.reply_id:
@@ -234,7 +281,10 @@ class Execution:
         await self._prepare(context.takeovers)
         # Before anything runs, so that it counts even if that kills this process too. It also fences off the process
         # before this one, if that should still be there: whatever it saves from now on is a conflict.
+        is_new = not agent.state.revision
         await agent.save()
+        if is_new:  # a task, whose request could make its session anew: the call would run twice
+            await self._note_saved()
         try:
             await self._read(agent, agent.reply_stream(None), context.reply_id)
         except (SessionConflict, SessionIOError):
@@ -267,6 +317,9 @@ class Execution:
         # A reply that was left says by itself what there is of it.
         log = self._events.open(session_id, message, agent.state.sequence if answer is not None else 0)
         try:
+            if context is not None and context.is_task and context.parked and answer is None:
+                # It begins, and has its call already.
+                log.add(resumed_event(message, session_id, agent.state.sequence))
             if answer is not None:
                 log.add(answer)
             self._conversation, self._stream = agent, stream
@@ -307,14 +360,31 @@ class Execution:
         """Do the same for one that has killed them before its input was saved."""
         error = f"the process that ran it died {self._max_attempts} times, before it was saved"
         state = agent.state
-        inputs: list[Msg] = self.request.read_input() or []
-        if agent.chains.layers["on_content"]:  # which are not entered either
-            inputs = [replace(message, content="[withheld]", metadata={}) for message in inputs]
-        state.context += inputs
+        self._keep_input(state)
         state.last_reply = ReplyOutcome(self.request.reply_id, "failed", error)
         state.sequence += 1
         await agent.save()
         self._tell_end(state, self.request.reply_id, error)
+
+    async def _keep_wake(self, result: Result) -> None:
+        """Keep the message of a task whose reply has ended before that was taken in: nobody would submit it again."""
+        state = self._state
+        if state is not None and result.kind == "over" and task_woken_by(state, self.request.reply_id) is not None:
+            self._keep_input(state)
+            await _PatientStore(self._store).save(state)
+
+    def _keep_input(self, state: AgentState) -> None:
+        """Add an input to the conversation that its own reply does not answer; the next reply reads it."""
+        inputs: list[Msg] = self.request.read_input() or []
+        woken_by = task_woken_by(state, self.request.reply_id)
+        if self._agent.chains.layers["on_content"]:  # which are not entered either
+            # But the first block of a wake is the runtime's own.
+            own = [] if woken_by is None else inputs[0].get_content_blocks()[:1]
+            inputs = [replace(message, content=[*own, TextBlock("[withheld]")], metadata={}) for message in inputs]
+        if woken_by is not None:
+            inputs = [replace(message, metadata={"task_id": woken_by.id}) for message in inputs]
+            del state.tasks[woken_by.id]
+        state.context += inputs
 
     def _end_unrun(self, agent: Agent) -> None:
         # Enters no chain, so nothing that killed a process runs again: the calls get results, and the end is recorded.
@@ -344,13 +414,22 @@ def _count_deaths(context: ReplyContext, deaths: int) -> None:
     dead, since its machine was slow, or its connection was cut. Of several that died since the reply was taken over
     last, one had it in its hands, and the others had only claimed it.
     """
-    results = context.message.get_content_blocks("tool_result")
-    # A call that has killed its process has the result "unknown", and that is not counted.
-    known = sum(result.state is not ToolResultState.UNKNOWN for result in results)
-    if known > context.known_results:
+    inner = [call.result for call in context.inner.values() if call.is_call and call.result is not None]
+    results = [*context.message.get_content_blocks("tool_result"), *inner]
+    # A call that has killed its process has the result "unknown", or has only begun one: neither is progress.
+    known = sum(result.state not in (ToolResultState.UNKNOWN, ToolResultState.RUNNING) for result in results)
+    if known != context.known_results:  # fewer where a call has its result, and drops those of the calls that it made
         context.takeovers, context.known_results = 0, known
     context.takeovers = max(0, context.takeovers + min(1, deaths - context.deaths))
     context.deaths, context.handed_over = deaths, False
+
+
+def _may_wake(state: AgentState, reply_id: str) -> bool:
+    """Say whether a reply may run: one that a task wakes may where this session has let that task go.
+
+    Another session of the same id may have, before it was deleted.
+    """
+    return not is_task_id(reply_id) or task_woken_by(state, reply_id) is not None
 
 
 def _result_of(state: AgentState, reply_id: str) -> Result:
@@ -361,13 +440,13 @@ def _result_of(state: AgentState, reply_id: str) -> Result:
 
 
 async def open_conversation(
-    agent: Agent, store: SessionStore, session_id: str, labels: dict[str, str] | None = None
+    agent: Agent, store: SessionStore, session_id: str, request: Request | None = None
 ) -> Agent:
-    """Return the conversation as it is saved, or a new one."""
+    """Return the conversation as it is saved, or a new one, for that request perhaps."""
     patient_store = _PatientStore(store)
     state = await patient_store.load(session_id)
     if state is None:
-        state = AgentState(session_id=session_id, labels=dict(labels or {}))
+        state = AgentState(session_id=session_id) if request is None else request.new_state()
     conversation = guard_fork(agent, state).with_state(state)
     conversation.state_store = patient_store
     return conversation

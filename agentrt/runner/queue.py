@@ -84,6 +84,10 @@ class ReplyQueue(Protocol):
         """Note that a request with `SUSPECT_DEATHS` is run now: until then, no further death is counted."""
         ...
 
+    async def note_saved(self, claimed: ClaimedRequest) -> None:
+        """Note that the session of the request was saved: it is not made anew where it is deleted from now on."""
+        ...
+
     async def finish(self, claimed: ClaimedRequest, result: Result) -> None:
         """Record the outcome of the request; held-back ones of its session may run."""
         ...

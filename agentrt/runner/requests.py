@@ -11,7 +11,8 @@ from agentrt.errors import ResumeError, UsageError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
-from agentrt.state import check_session_id
+from agentrt.state import AgentState, check_session_id
+from agentrt.types import JSONSchema
 
 __all__ = [
     "OWNER_LABEL",
@@ -24,8 +25,9 @@ __all__ = [
     "owner_of",
 ]
 
-RequestKind = Literal["message", "answer", "resume"]
-"""The last one has no input, and is for a reply in progress that no other request is for."""
+RequestKind = Literal["message", "answer", "resume", "task"]
+"""A "resume" has no input, and is for a reply in progress that no other request is for. That of a "task" is the saved
+state of a new session: a reply that has made one call, and was left before it ran."""
 
 OWNER_LABEL = "owner"
 """The label that names the owner of a session, and so of its replies."""
@@ -39,7 +41,7 @@ class Request:
     """One input for one reply of one session. `key` names the request within its session, `digest` what it says.
 
     The `labels` are those of a session that is new; `None` is for a session that was saved when this was submitted, and
-    is not made anew when it is deleted before this runs. The `owner` is that of the session, "" without one: owners
+    does not come back when it is deleted before this runs. The `owner` is that of the session, "" without one: owners
     take turns in the queue.
     """
 
@@ -56,8 +58,22 @@ class Request:
         """Return what `Agent.reply_stream` takes."""
         if self.kind == "answer":
             return AgentEvent.from_json(self.input)
-        messages = loads(self.input)
+        if self.kind == "task":
+            return None
+        content = loads(self.input)
+        messages = content["messages"] if isinstance(content, dict) else content
         return None if messages is None else [Msg.from_json(dumps(message)) for message in messages]
+
+    def read_schema(self) -> JSONSchema | None:
+        """Return the JSON schema of the answer that a message asks for, `None` for any answer."""
+        content = loads(self.input) if self.kind == "message" else None
+        return content["schema"] if isinstance(content, dict) else None
+
+    def new_state(self) -> AgentState:
+        """Return the state with which its session begins, where that is new."""
+        if self.kind == "task":
+            return AgentState.model_validate_json(self.input)
+        return AgentState(session_id=self.session_id, labels=dict(self.labels or {}))
 
 
 def owner_of(labels: Mapping[str, str]) -> str:
@@ -66,7 +82,13 @@ def owner_of(labels: Mapping[str, str]) -> str:
 
 
 def make_request(
-    session_id: str, reply_id: str, taken: ReplyInput, labels: dict[str, str] | None = None, *, owner: str = ""
+    session_id: str,
+    reply_id: str,
+    taken: ReplyInput,
+    labels: dict[str, str] | None = None,
+    *,
+    owner: str = "",
+    schema: JSONSchema | None = None,
 ) -> Request:
     """Return the request; raises `InvalidInputError` for an input that JSON cannot hold."""
     if isinstance(taken, ANSWERS):
@@ -76,8 +98,10 @@ def make_request(
         return Request(session_id, taken.reply_id, "answer", f"{taken.reply_id}/{digest}", digest, text, None, owner)
     messages = None if taken is None else [taken] if isinstance(taken, Msg) else taken
     dicts = None if messages is None else [loads(message.to_json()) for message in messages]
-    digest = _digest(None if dicts is None else [_without_new_parts(message) for message in dicts])
-    return Request(session_id, reply_id, "message", reply_id, digest, dumps(dicts), labels, owner)
+    stable = None if dicts is None else [_without_new_parts(message) for message in dicts]
+    digest = _digest(stable if schema is None else {"messages": stable, "schema": schema})
+    text = dumps(dicts if schema is None else {"messages": dicts, "schema": schema})
+    return Request(session_id, reply_id, "message", reply_id, digest, text, labels, owner)
 
 
 def check_contradiction(request: Request, pending: Iterable[Request]) -> None:

@@ -20,8 +20,8 @@ from agentrt.runner.base import RunnerBase
 from agentrt.runner.execution import open_conversation
 from agentrt.runner.queue import ClaimedRequest
 from agentrt.runner.requests import Request, make_resumption, owner_of
-from agentrt.runner.sqlite_queue import SQLiteQueue
-from agentrt.runner.worker_lock import WorkerLock
+from agentrt.runner.sqlite.queue import SQLiteQueue
+from agentrt.runner.sqlite.worker_lock import WorkerLock
 from agentrt.state import AgentState, FileStateStore, InMemoryStateStore, SessionStore, SQLiteStore
 
 __all__ = ["Runner"]

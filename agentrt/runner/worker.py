@@ -8,10 +8,12 @@ from typing import TypeVar
 import anyio
 
 from agentrt.agent import Agent
-from agentrt.errors import SessionIOError
+from agentrt.errors import InvalidInputError, SessionIOError
 from agentrt.runner.events import EventLog
 from agentrt.runner.execution import Execution
 from agentrt.runner.queue import SUSPECT_DEATHS, ClaimedRequest, ReplyQueue, Result
+from agentrt.runner.requests import Request
+from agentrt.runner.tasks import UNLIMITED, SessionTasks
 from agentrt.state import SessionStore
 
 __all__ = ["ReplyWorker"]
@@ -24,8 +26,15 @@ _QueueAnswer = TypeVar("_QueueAnswer")
 class ReplyWorker:
     """Runs claimed requests, records their outcome in the queue, and leaves them to others on request."""
 
-    def __init__(self, agent_of: Callable[[str], Agent], store: SessionStore, max_attempts: int) -> None:
+    def __init__(
+        self,
+        agent_of: Callable[[str], Agent],
+        store: SessionStore,
+        max_attempts: int,
+        tasks_of: Callable[[str], SessionTasks],
+    ) -> None:
         self._agent_of = agent_of
+        self._tasks_of = tasks_of
         self._store = store
         self._max_attempts = max_attempts
         self._running: dict[Hashable, Execution] = {}
@@ -61,7 +70,9 @@ class ReplyWorker:
             max_attempts=self._max_attempts,
             is_ours=is_ours,
             prepare=partial(self._prepare, queue, claimed),
+            note_saved=partial(self._retry, partial(queue.note_saved, claimed)),
             on_progress=partial(self._clear, claimed.name),
+            tasks=self._tasks_of(claimed.request.session_id),
         )
 
     async def run(self, queue: ReplyQueue, claimed: ClaimedRequest, events: EventLog) -> Result | None:
@@ -73,9 +84,13 @@ class ReplyWorker:
         result = None
         with anyio.CancelScope(shield=True):
             try:
-                result = await self._running[claimed.name].run()
+                execution = self._running[claimed.name]
+                result = await execution.run()
                 # Before the request is over in the queue, so that followers have every event when they see that.
                 await events.flush()
+                # Before as well, so that a task whose process dies here is found again in the queue.
+                for wake in await execution.wakes(result):
+                    await self._retry(partial(_add_once, queue, wake))
                 await self._settle(queue, claimed, result)
             except Exception as error:  # noqa: BLE001  # one reply must not end the others; a restart takes it up again
                 name = type(error).__name__
@@ -168,3 +183,10 @@ class ReplyWorker:
         """Wait until nothing runs here."""
         while self._running:
             await self._changed.wait()
+
+
+async def _add_once(queue: ReplyQueue, wake: Request) -> None:
+    try:
+        await queue.add(wake, 0, UNLIMITED)
+    except InvalidInputError as error:  # it was added before, and what the task has left has changed since
+        _logger.warning("%s", error)

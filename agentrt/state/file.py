@@ -142,7 +142,16 @@ class AtomicFile:
     def replace(self, data: bytes) -> None:
         """Replace the file by `data`, under its lock; durable once `sync` has returned too."""
         try:
-            self._write_temporary(data)
+            # The session's lock is held, so a file of that name was left by a process that died.
+            with suppress(FileNotFoundError):
+                os.unlink(self.temporary)
+            # Exclusively, and without following links, so that a link cannot redirect the write.
+            descriptor = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o600)
+            try:
+                write_all(descriptor, data)
+                os.fsync(descriptor)  # before the file gets its name: a crash must not leave the name of an empty file
+            finally:
+                os.close(descriptor)
             os.replace(self.temporary, self.path)  # atomic: a reader sees the old file or the new one
         except OSError:
             with suppress(OSError):
@@ -163,18 +172,6 @@ class AtomicFile:
     def error(self, action: str, reason: str) -> SessionIOError:
         """Return the error that names the failed action and the file."""
         return SessionIOError(f"could not {action} session {self.session_id!r:.100} in {str(self.path)!r}: {reason}")
-
-    def _write_temporary(self, data: bytes) -> None:
-        # The session's lock is held, so a file of that name was left by a process that died.
-        with suppress(FileNotFoundError):
-            os.unlink(self.temporary)
-        # Exclusively, and without following links, so that a link cannot redirect the write.
-        descriptor = os.open(self.temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o600)
-        try:
-            write_all(descriptor, data)
-            os.fsync(descriptor)  # before the file gets its name: a crash must not leave the name of an empty file
-        finally:
-            os.close(descriptor)
 
 
 def hash_name(text: str) -> str:

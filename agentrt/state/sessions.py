@@ -191,8 +191,16 @@ def fork_state(state: AgentState, new_id: str, messages: int | None = None) -> A
     last = state.last_reply
     if last is not None and not any(message.id == last.reply_id for message in context):
         last = None
-    # A fork is not ephemeral.
+    # A fork is not ephemeral, and the background calls of the other session wake that one.
     labels = {name: value for name, value in state.labels.items() if EPHEMERAL.get(name) != value}
     return replace(
-        state, session_id=new_id, context=context, reply_context=None, last_reply=last, labels=labels, revision=0
+        state,
+        session_id=new_id,
+        context=context,
+        reply_context=None,
+        last_reply=last,
+        labels=labels,
+        revision=0,
+        tasks={},
+        task=None,
     )

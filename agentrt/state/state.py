@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from hashlib import sha256
 from threading import RLock
 from typing import Any, Literal
 
@@ -17,7 +18,15 @@ from agentrt._runtime.representation import never_raises, repr_as_call
 from agentrt._runtime.text import type_with_article
 from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion, UsageError
 from agentrt.event import ConfirmResult
-from agentrt.message import ContentBlock, Msg, TextBlock, ToolResultBlock, message_adapter, message_serializer
+from agentrt.message import (
+    ContentBlock,
+    Msg,
+    TextBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    message_adapter,
+    message_serializer,
+)
 from agentrt.types import (
     FinishedReason,
     JSONObject,
@@ -38,6 +47,7 @@ __all__ = [
     "ReplyContext",
     "ReplyOutcome",
     "StructuredTask",
+    "TaskRecord",
     "Waits",
     "drop_unsavable",
     "dump_head",
@@ -56,6 +66,7 @@ WRAPPER = "value"
 
 _NO_MESSAGES: Any = {"revision": True, "context": True, "reply_context": {"message": {"content"}}}
 _MAX_LOADED_AT_ONCE = 100  # messages
+_MAX_PARENT = 450  # characters of a session's id that are in those of its tasks
 _STAYS = "it is kept as it is, so load it"
 
 
@@ -92,6 +103,7 @@ class CallDecision(Strict):
     the byte, and `asked_at` is its time, in nanoseconds since the epoch. `asked_seq` is the number of the event that
     asked, 0 before that event. `original_input` is the model's input if the user changed it, and `fingerprint` that
     of the tool in question. `result_digest` identifies a program's result where another one is kept in its place.
+    `task_id` is that of the task that makes the call, where it was let go: it may have been submitted.
     """
 
     behavior: PermissionBehavior
@@ -105,6 +117,7 @@ class CallDecision(Strict):
     suggested_rules: list[PermissionRule] = field(default_factory=list)
     fingerprint: str | None = None
     result_digest: str = ""
+    task_id: str = ""
 
     def question(self) -> PermissionDecision:
         """Return the question to the user."""
@@ -114,16 +127,23 @@ class CallDecision(Strict):
 
 @dataclass(slots=True, repr=False, eq=False)
 class InnerCall(Strict):
-    """A question of a running call, and its answer once there is one.
+    """A call that another tool call makes, or a question that it asks: the decision, and the outcome once there is one.
 
-    In `question.tool_call`, the id is the path by which it is answered; in `answer` and in `result`, of which one is
-    set, it is the id that the tool gave.
+    In `question.tool_call`, the id is the path by which it is answered; in `answer` and in `result` it is the id that
+    the tool gave. `begun` says whether a call may have taken effect; it is `None` for a mere question, of a sub-agent
+    say, which runs nothing in this conversation.
     """
 
     question: OpenQuestion
     decision: CallDecision
     answer: ConfirmResult | None = None
     result: ToolResultBlock | None = None
+    begun: bool | None = None
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a call of this conversation, and not a question alone."""
+        return self.begun is not None
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -136,6 +156,32 @@ class HiddenCall(Strict):
     name: str
     question: str = ""
     is_taken: bool = False
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class TaskRecord(Strict):
+    """A background call that was let go: its id, its tool, the id of the call, and the session that has made it.
+
+    The id is that of the reply which makes the call, in a session of its own.
+    """
+
+    id: str
+    tool: str
+    call_id: str
+    parent: str
+
+    @property
+    def session_id(self) -> str:
+        """The session of the task."""
+        parent = self.parent
+        if len(parent) > _MAX_PARENT:  # no store takes an id of more than 500 characters
+            parent = f"{parent[: _MAX_PARENT - 17]}-{sha256(parent.encode()).hexdigest()[:16]}"
+        return f"{parent}~{self.id}"
+
+    @property
+    def wake_id(self) -> str:
+        """The id of the reply that is woken by the result; the queue takes an id once."""
+        return f"{self.id}.done"
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -177,12 +223,13 @@ class ReplyContext(Strict):
     middle of its own work and continues in the next round. `parked` says that nothing was running when this was
     saved; otherwise calls without a result may have been running.
 
-    `kept` is the data that running calls keep for a resume, by their ids, and `inner` holds their
-    questions, by path. Both are deleted with the result of the call. `hidden_calls` are the calls that
-    layers have made and no model sees, by their ids, `None` without any. `delegations` counts the calls of
+    `kept` is the data that running calls keep for a resume, by their ids, and `inner` is the journal of the calls that
+    they make and of their questions, by path. Both are deleted with the result of the call. `hidden_calls` are the
+    calls that layers have made and no model sees, by their ids, `None` without any. `delegations` counts the calls of
     sub-agents at all depths. `identities` has the results of the layers' `identify` at the start of the reply,
     and `middleware_data` their data for the reply; both by the layers' keys. `conditions` has the answers to the
-    conditions of layers, by the key of the first layer that each covers.
+    conditions of layers, by the key of the first layer that each covers. `is_task` says that the reply makes one
+    background call, whose result is its answer: no model is asked.
 
     For runners: `takeovers` counts the processes that died with the reply since `known_results` tool results were
     saved, `deaths` is the queue's count at the last takeover, and `handed_over` says that its last
@@ -214,6 +261,7 @@ class ReplyContext(Strict):
     kept: dict[str, JSONObject] = field(default_factory=dict)
     inner: dict[str, InnerCall] = field(default_factory=dict)
     hidden_calls: dict[str, HiddenCall] | None = None
+    is_task: bool = False
     takeovers: int = 0
     known_results: int = 0
     deaths: int = 0
@@ -231,6 +279,17 @@ class ReplyContext(Strict):
         """Return the decision on a call, or on one inside it; `None` before the decision."""
         inner = self.inner.get(call_id)
         return self.decisions.get(call_id) if inner is None else inner.decision
+
+    def record_decision(self, call: ToolCallBlock, decision: CallDecision) -> None:
+        """Put the decision on a call on record; that on an inner call, whose id is a path, joins the journal."""
+        inner = self.inner.get(call.id)
+        if "/" not in call.id:
+            self.decisions[call.id] = decision
+        elif inner is None:
+            block = ToolCallBlock(call.id, call.name, call.input)
+            self.inner[call.id] = InnerCall(OpenQuestion(block), decision, begun=False)
+        else:
+            inner.decision = decision
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -267,11 +326,13 @@ class AgentState(_Recorded, Strict):
 
     `context` holds the finished messages, oldest first. `sequence` is the number of the last event. `active_groups` are
     the tool groups that this conversation has activated, `None` for the toolkit's defaults. `known_tools` has the
-    `fingerprint` of tools that have one, by their names: a call of one that has changed is asked about.
+    `fingerprint` of tools that have one, by their names, with that of a tool which has them in a toolkit of its own
+    before them: a call of one that has changed is asked about.
     `middleware_data` is what `agent.state_of(middleware)` returns, by the middleware's key. `labels` are the
     application's own, such as `{"owner": "ann"}`: stores find sessions by them, and no model sees them. `revision`
     names the saved state that this one is based on, 0 for none: stores compare it and set it. `held` is the runtime's:
-    the values for which handles stand, see `Agent.hold`.
+    the values for which handles stand, see `Agent.hold`. `tasks` has the background calls that were let go and have not
+    woken the conversation yet, by their ids; in the conversation of such a call, `task` is its record.
 
     A store may write only the new messages in `context` since the last save: those that were appended, put in
     the place of others, or moved. A message that is edited in place is saved if `touch` is called.
@@ -296,6 +357,8 @@ class AgentState(_Recorded, Strict):
     labels: dict[str, str] = field(default_factory=dict)
     revision: int = 0
     held: HeldValues | None = None
+    tasks: dict[str, TaskRecord] = field(default_factory=dict)
+    task: TaskRecord | None = None
 
     @never_raises
     def __repr__(self) -> str:

@@ -38,7 +38,10 @@ class Report(NamedTuple):
 class Workers:
     """Workers of one database, of which one works and the others wait; a killed one is replaced at once."""
 
-    def __init__(self, folder: Path, count: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, count: int, environment: dict[str, str], runner: str = "tests.runner.kill_worker:runner"
+    ) -> None:
+        self._runner = runner
         self._database = folder / "agent.db"
         self._log = folder / "effects.log"
         self._errors = (folder / "workers.log").open("w")
@@ -48,7 +51,7 @@ class Workers:
         self.kills = 0
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "agentrt", "worker", "tests.runner.kill_worker:runner"]
+        command = [sys.executable, "-m", "agentrt", "worker", self._runner]
         return subprocess.Popen(command, cwd=ROOT, env=self._environment, stderr=self._errors)
 
     def find_busy(self) -> "list[subprocess.Popen[bytes]]":

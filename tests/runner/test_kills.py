@@ -10,7 +10,7 @@ import pytest
 
 from agentrt.runner import Runner
 from agentrt.state import SQLiteStore
-from tests.runner import kill_run
+from tests.runner import kill_run, task_kills
 
 
 @pytest.mark.slow
@@ -28,6 +28,21 @@ async def test_nothing_is_lost_and_nothing_runs_twice(
     # A quick machine may have finished before the first kill.
     assert not report.kills or "taking over reply" in log
     assert "stopping: SIGTERM" in log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_background_calls_come_back_once_whatever_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool, resource_tracker_runs: None
+) -> None:
+    for name, value in {"LOG": "", "IDEMPOTENT": "", "TOOL_SECONDS": "0.3"}.items():
+        monkeypatch.setenv(f"KILL_TEST_{name}", value)
+    url = str(tmp_path / "agent.db")
+    environment = task_kills.environment_of(tmp_path, url, idempotent=idempotent)
+    workers = kill_run.Workers(tmp_path, 2, environment, task_kills.WORKER)
+    report = await task_kills.run(workers, tmp_path, url, conversations=6, every=0.3, idempotent=idempotent)
+    assert not report.problems, "\n".join([*report.problems, (tmp_path / "workers.log").read_text()[-3000:]])
+    assert report.results.total() == 18
 
 
 @pytest.mark.slow

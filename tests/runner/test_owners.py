@@ -13,7 +13,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner
 from agentrt.runner.queue import QueueRoom
 from agentrt.runner.requests import make_request
-from agentrt.runner.sqlite_queue import _QUEUE_MIGRATIONS, SQLiteQueue
+from agentrt.runner.sqlite.queue import _QUEUE_MIGRATIONS, SQLiteQueue
 from agentrt.state import SQLiteStore
 from tests.runner.conftest import Waiting, answer_to, approved_pay, call_or_answer, last_words, make_agent, work
 

@@ -16,6 +16,7 @@ from agentrt.event import (
     UserConfirmResultEvent,
     UserInterruptEvent,
 )
+from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner
 from agentrt.state import InMemoryStateStore, SQLiteStore
@@ -61,6 +62,18 @@ async def test_reply_id_is_stored_once_and_never_with_another_input(sqlite):
         with pytest.raises(InvalidInputError, match="'key' of session 's' was asked for with another input"):
             await runner.submit("s", "Pay more!", reply_id="key")
     assert len(model.calls) == 1
+
+
+async def test_schema_of_the_answer_is_stored_with_its_message(sqlite):
+    said = [ToolCallBlock("1", "GenerateStructuredOutput", '{"city": "Oslo"}')]
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    async with work(Runner(make_agent(model=ScriptedChatModel([said])), sqlite)) as runner:
+        handle = await runner.submit("s", "Where?", schema, reply_id="key")
+        assert (await handle.result()).structured_output == {"city": "Oslo"}
+        with pytest.raises(InvalidInputError):
+            await runner.submit("s", "Where?", reply_id="key")
+        with pytest.raises(InvalidInputError, match="model_json_schema"):
+            await runner.submit("s", "Where?", int)
 
 
 async def test_message_with_the_id_of_a_later_reply_is_not_its_answer(sqlite):

@@ -13,7 +13,7 @@ import pytest
 from agentrt.errors import ConfigError
 from agentrt.runner import Runner
 from agentrt.runner.schedule import Schedule, next_tick_function
-from agentrt.runner.sqlite_queue import SQLiteQueue
+from agentrt.runner.sqlite.queue import SQLiteQueue
 from agentrt.state import InMemoryStateStore
 from tests.runner.conftest import make_agent, work
 

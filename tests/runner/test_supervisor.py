@@ -9,7 +9,7 @@ import pytest
 
 from agentrt.errors import ConfigError
 from agentrt.runner import Runner, supervisor
-from agentrt.runner.sqlite_queue import SQLiteQueue
+from agentrt.runner.sqlite.queue import SQLiteQueue
 from tests.runner.conftest import Waiting, make_agent, work
 
 SECRET = "hunter2"

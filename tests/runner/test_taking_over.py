@@ -11,16 +11,17 @@ import pytest
 from agentrt import AgentState
 from agentrt.errors import SessionCorrupt, SessionIOError
 from agentrt.runner import Runner
-from agentrt.runner.sqlite_queue import SQLiteQueue
-from agentrt.runner.worker_lock import WorkerLock
+from agentrt.runner.sqlite.queue import SQLiteQueue
+from agentrt.runner.sqlite.worker_lock import WorkerLock
 from agentrt.state import FileStateStore, InMemoryStateStore, SQLiteStore
+from agentrt.tool import FunctionTool, ToolContext
 from tests.runner.conftest import make_agent, rebuild, work
 
 
-async def leave_reply(store: Any, *, takeovers: int = 0) -> None:
+async def leave_reply(store: Any, *, takeovers: int = 0, tool: str = "look") -> None:
     """Leave the reply "r" of session "s" in progress, as a process does that dies after a call."""
-    agent = make_agent(look, state=AgentState(session_id="s"), state_store=store)
-    async with agent.reply_stream("call look", reply_id="r") as stream:
+    agent = make_agent(look, SEARCH, state=AgentState(session_id="s"), state_store=store)
+    async with agent.reply_stream(f"call {tool}", reply_id="r") as stream:
         async for event in stream:
             if event.type == "TOOL_RESULT_END":
                 break
@@ -34,6 +35,26 @@ async def leave_reply(store: Any, *, takeovers: int = 0) -> None:
 async def look() -> str:
     """Look."""
     return "seen"
+
+
+async def search(context: ToolContext) -> str:
+    """Look twice."""
+    return " ".join([(await context.call("look")).text for _ in range(2)])
+
+
+SEARCH = FunctionTool(search, is_resumable=True)
+
+
+async def test_results_of_inner_calls_count_as_progress():
+    store = InMemoryStateStore()
+    await leave_reply(store, takeovers=4, tool="search")
+    state = await store.load("s")
+    state.reply_context.known_results = 0
+    await store.save(state)
+    async with work(Runner(make_agent(look, SEARCH), store)) as runner:
+        await (await runner.submit("s", "And?")).result()
+        message = await runner.handle("s", "r").result()
+    assert message.finished_reason == "completed"
 
 
 @pytest.mark.parametrize(("takeovers", "reason"), [(3, "completed"), (4, "failed")])

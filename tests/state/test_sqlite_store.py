@@ -14,11 +14,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentrt._runtime.database import operations
+from agentrt._runtime.database import operations, sqlite_file
 from agentrt.errors import ConfigError, SessionConflict, SessionCorrupt, SessionIOError, SessionVersion
 from agentrt.message import UserMsg
 from agentrt.state import AgentState, SQLiteStore
-from agentrt.state.database import sqlite
 
 SECRET = "4111 1111"
 
@@ -42,7 +41,7 @@ async def test_a_save_writes_the_new_messages_alone(path, durability):
         state = AgentState(session_id="s", context=[UserMsg(str(number)) for number in range(300)])
         await store.save(state)
         counts = []
-        store._database._connection.set_trace_callback(
+        store._database._file._connection.set_trace_callback(
             lambda sql: counts.append(sql) if "INTO messages" in sql else None
         )
         state.context += [UserMsg("new"), UserMsg("newer")]
@@ -199,19 +198,19 @@ async def test_failed_save_leaves_the_state_as_it_was(path, monkeypatch):
         state = AgentState(session_id="s", context=[UserMsg("1")])
         await store.save(state)
         revision = state.revision
-        store._database._connection.execute("PRAGMA max_page_count = 1")  # as on a full disk
+        store._database._file._connection.execute("PRAGMA max_page_count = 1")  # as on a full disk
         state.context += [UserMsg("2" * 100_000)]
         with pytest.raises(SessionIOError, match=r"could not save session .s. in .*SQLITE_FULL"):
             await store.save(state)
         assert state.revision == revision
         assert len((await store.load("s")).context) == 1
-        store._database._connection.execute("PRAGMA max_page_count = 1000000")
+        store._database._file._connection.execute("PRAGMA max_page_count = 1000000")
         await store.save(state)
         assert await store.load("s") == state
 
 
 async def test_locked_database_gives_up_after_a_while(path, monkeypatch):
-    monkeypatch.setattr(sqlite, "MAX_WAIT", 1.05)
+    monkeypatch.setattr(sqlite_file, "MAX_WAIT", 1.05)
     async with SQLiteStore(path) as store:
         await store.migrate()
         with closing(sqlite3.connect(path, isolation_level=None)) as other:

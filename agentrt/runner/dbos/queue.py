@@ -96,7 +96,8 @@ class DBOSQueue(ReplyQueue):
             )
             deaths += is_dead and (deaths < SUSPECT_DEATHS or bool(attributes.get("begun")))
         request = _stored_request(row)
-        if request.labels is not None and await self._was_saved_since(rows[base]):
+        is_saved = any(rows[name].attributes.get("saved") for name in attempts if name in rows)
+        if request.labels is not None and (is_saved or await self._was_saved_since(rows[base])):
             request = replace(request, labels=None)
         return ClaimedRequest(workflow, request, deaths, bool(row.attributes.get("interrupted")))
 
@@ -116,6 +117,9 @@ class DBOSQueue(ReplyQueue):
 
     async def begin(self, claimed: ClaimedRequest) -> None:
         await self._mark(str(claimed.name), begun=True)
+
+    async def note_saved(self, claimed: ClaimedRequest) -> None:
+        await self._mark(str(claimed.name), saved=True)
 
     async def finish(self, claimed: ClaimedRequest, result: Result) -> None:
         request = claimed.request
@@ -184,7 +188,9 @@ class DBOSQueue(ReplyQueue):
             if row.status in _ACTIVE or row.attributes.get("held"):
                 is_there = is_there or not row.attributes.get("interrupted")
                 is_begun = row.status == "PENDING" or row.priority == _BEGUN_PRIORITY
-                await self._mark(row.workflow_id, interrupted=True, cancelled=not is_begun)
+                # A task that was not started is ended by a worker, which wakes its parent.
+                is_cancelled = not is_begun and row.attributes["kind"] != "task"
+                await self._mark(row.workflow_id, interrupted=True, cancelled=is_cancelled)
         if is_there:
             await self._database.notify("interrupt", session_id, reply_id)
         return is_there

@@ -149,6 +149,7 @@ class DBOSRunner(RunnerBase):
         with self._followers.follow(session_id, reply_id) as follower:
             while True:
                 self._check_is_open("events")
+                has_gap = False
                 for batch in await self._next_batches(follower, session_id, reply_id, after):
                     if batch.follows > after:
                         read = partial(self._saved_events, session_id, reply_id, after)
@@ -156,7 +157,7 @@ class DBOSRunner(RunnerBase):
                             after = event.seq
                             yield event
                         if batch.follows > after:
-                            follower.is_behind = True  # of what is said since then, a part is lost until the next save
+                            has_gap = True  # of what is said since then, a part is lost until the next save, or the end
                             break
                     for event in batch.read_events():
                         if event.seq > after:
@@ -171,6 +172,7 @@ class DBOSRunner(RunnerBase):
                     standing = await self._retry(look, _PATIENCE_SECONDS) if is_to_look else None
                     if not is_to_look or (standing is not None and standing.is_pending):
                         is_to_look = not await follower.wait()
+                        follower.is_behind = follower.is_behind or has_gap
                         continue
                     if follower.has_news():
                         continue

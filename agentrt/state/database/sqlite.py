@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from time import time_ns
@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic_core import from_json
 
-from agentrt._runtime.database.open_file import OpenFile
-from agentrt._runtime.database.operations import MAX_WAIT, DatabaseError
+from agentrt._runtime.database.operations import DatabaseError
+from agentrt._runtime.database.sqlite_file import SQLiteFile, transaction
 from agentrt.errors import ConfigError, SessionCorrupt, SessionVersion
 from agentrt.state.database.sqlite_runs import FORGET_RUNS, RUN_TABLES, SQLiteRunRows
 from agentrt.state.database.store import (
@@ -156,21 +156,12 @@ class _SQLiteDatabase(SessionDatabase):
         self.place = repr(str(path))
         self._is_full = is_full
         self._ttl = ttl
-        self._connection: sqlite3.Connection | None = None
-        self._file: OpenFile | None = None  # of the connection
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_connection": None, "_file": None}  # a copy opens a connection of its own
+        self._file = SQLiteFile(path)
 
     @contextmanager
     def connect(self, deadline: float) -> Iterator[sqlite3.Connection]:
         try:
-            if self._file is not None and not self._file.is_current():
-                self.close()  # the file was replaced
-            if self._connection is None:
-                self._connection = self._open()
-                self._file = OpenFile(self.path)
-            yield self._connection
+            yield self._file.connect(self._prepare)
         except OSError as exc:
             raise DatabaseError(exc.strerror or type(exc).__name__) from None
         except sqlite3.DatabaseError as exc:
@@ -180,34 +171,21 @@ class _SQLiteDatabase(SessionDatabase):
                 raise DatabaseError(reason, SessionCorrupt) from None
             raise DatabaseError(getattr(exc, "sqlite_errorname", type(exc).__name__)) from None
 
-    def _open(self) -> sqlite3.Connection:
-        # SQLite creates files that all users can read. An existing file is not opened: closing it would drop the
-        # locks that other connections of this process have on it.
-        with suppress(FileExistsError):
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        # The wait for a lock ends before the time limit of the operation.
-        connection = sqlite3.connect(self.path, timeout=MAX_WAIT - 1, isolation_level=None, check_same_thread=False)
-        try:
-            self._read_version(connection)  # before anything is written
-            connection.execute("PRAGMA foreign_keys = ON")  # off by default, in each connection
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_full else 'NORMAL'}")
-            self._migrate(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        self._read_version(connection)  # before anything is written
+        connection.execute("PRAGMA foreign_keys = ON")  # off by default, in each connection
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_full else 'NORMAL'}")
+        self._migrate(connection)
 
     def close(self) -> None:
-        connection, self._connection, self._file = self._connection, None, None
-        if connection is not None:
-            connection.close()
+        self._file.close()
 
     def write(self, connection: sqlite3.Connection, row: SessionRow, messages: Sequence[bytes]) -> SaveMark | None:
         now = time_ns()
         expires_at = None if self._ttl is None else now + int(self._ttl * 1e9)
         fields = (row.revision, now, expires_at, row.message_count, row.status, row.labels, row.head)
-        with _in_transaction(connection):
+        with transaction(connection):
             # It starts as a write transaction, so that the rows read here are still current when they are replaced.
             found = connection.execute(_FIND_SESSION, (row.session_id, now)).fetchone()
             number, saved, labels = found or (None, 0, "{}")
@@ -228,7 +206,7 @@ class _SQLiteDatabase(SessionDatabase):
         return None
 
     def read(self, connection: sqlite3.Connection, session_id: str) -> SavedRows | None:
-        with _in_transaction(connection, "DEFERRED"):  # so that both statements see one save
+        with transaction(connection, "DEFERRED"):  # so that both statements see one save
             row = connection.execute(_LOAD, (_bindable(session_id), time_ns())).fetchone()
             if row is None:
                 return None
@@ -237,12 +215,12 @@ class _SQLiteDatabase(SessionDatabase):
         return SavedRows(revision, count, head, messages)
 
     def delete(self, connection: sqlite3.Connection, session_id: str) -> None:
-        with _in_transaction(connection):
+        with transaction(connection):
             for statement in (_DELETE, *FORGET_RUNS):
                 connection.execute(statement, (_bindable(session_id),))
 
     def expire(self, connection: sqlite3.Connection) -> int:
-        with _in_transaction(connection):
+        with transaction(connection):
             expired = connection.execute(_EXPIRE, (time_ns(),)).fetchall()
             for statement in FORGET_RUNS:
                 connection.executemany(statement, expired)
@@ -267,7 +245,7 @@ class _SQLiteDatabase(SessionDatabase):
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         while self._read_version(connection) < len(_MIGRATIONS):
-            with _in_transaction(connection):
+            with transaction(connection):
                 version = self._read_version(connection)  # again: another process may have migrated it meanwhile
                 if version < len(_MIGRATIONS):
                     for statement in _MIGRATIONS[version].split(";\n"):
@@ -286,18 +264,6 @@ class _SQLiteDatabase(SessionDatabase):
                 f"use the version that made it, or a newer one; nothing was changed"
             )
         return int(version)
-
-
-@contextmanager
-def _in_transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    connection.execute(f"BEGIN {kind}")
-    try:
-        yield
-        connection.execute("COMMIT")  # inside the `try`: if it fails, the transaction is still open
-    except BaseException:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")  # unless SQLite has rolled back by itself
-        raise
 
 
 def _bindable(text: str) -> str | bytes:

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Any
 
 from agentrt._runtime.database.operations import MAX_WAIT
+from agentrt._runtime.database.sqlite_file import transaction
 from agentrt.state.database.sql_runs import SQLRunRows
 from agentrt.state.records import RunQuery, RunRow, RunWrite
 
@@ -73,14 +74,8 @@ class SQLiteRunRows(SQLRunRows):
                 yield
                 return
             # As a write transaction from the start, so that it never has to wait in the middle.
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with transaction(connection):
                 yield
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
 
     def write(self, writes: Sequence[RunWrite]) -> None:
         with self.transaction(), self._connection() as connection:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from agentrt._runtime.block import new_name
@@ -40,3 +41,20 @@ def new_runner(postgres: PostgresServer, store: PostgresStore) -> NewRunner:
         return DBOSRunner(agent, store, postgres.url, schema=schema, **options)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def server_of_all() -> Iterator[PostgresServer]:
+    server = PostgresServer(connections=200)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def own_server(server_of_all: PostgresServer) -> PostgresServer:
+    """An empty server, which a test may stop and start again."""
+    with psycopg.connect(server_of_all.url, autocommit=True) as connection:
+        schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'agentrt%'").fetchall()
+        for (schema,) in schemas:
+            connection.execute(f'DROP SCHEMA "{schema}" CASCADE'.encode())
+    return server_of_all

@@ -30,8 +30,15 @@ class Machines:
     """Workers over one database, and what is done to them."""
 
     def __init__(
-        self, server: PostgresServer, folder: Path, count: int, environment: dict[str, str], frozen_seconds: float
+        self,
+        server: PostgresServer,
+        folder: Path,
+        count: int,
+        environment: dict[str, str],
+        frozen_seconds: float,
+        runner: str = "tests.runner.dbos.machine:runner",
     ) -> None:
+        self._runner = runner
         self._server = server
         self._errors = (folder / "workers.log").open("w")
         self._log = folder / "effects.log"
@@ -43,7 +50,7 @@ class Machines:
         self.hits = 0
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "agentrt", "worker", "tests.runner.dbos.machine:runner"]
+        command = [sys.executable, "-m", "agentrt", "worker", self._runner]
         # Every second one is of the new version, where there are two.
         version = self._environment["KILL_TEST_VERSIONS"] == "2" and self._started % 2 == 1
         self._started += 1

@@ -3,13 +3,14 @@
 import logging
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
 from agentrt.errors import ConfigError, InvalidInputError, QueueFull, ResumeError, SessionIOError, UsageError
-from agentrt.event import RequireUserConfirmEvent
+from agentrt.event import ReplyEndEvent, RequireUserConfirmEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import DBOSRunner
 from agentrt.state import InMemoryStateStore
@@ -134,6 +135,27 @@ async def test_later_again_and_full_on_many_machines(new_runner, store):
             while (await store.load("tick")) is None:
                 await runner.submit("s", "Is it time?")
                 await (await runner.submit("s", "And now?")).result()
+
+
+@pytest.mark.slow
+async def test_follower_gets_the_end_of_a_reply_without_first_events(new_runner, store):
+    model = ScriptedChatModel(["One, two, three."], stream=True)
+    async with work(new_runner(make_agent(model=model))) as runner:
+        handle = await runner.submit("s", "Count!")
+        await handle.result()
+        rows = await runner._database.read_events("s", handle.reply_id, 0)
+        await runner._database.run(partial(forget_batches_up_to, runner._database, rows[0].last))
+        with anyio.fail_after(20):
+            events = [event async for event in runner.events("s", handle.reply_id)]
+        state = await store.load("s")
+    assert isinstance(events[-1], ReplyEndEvent)
+    assert rebuild(events).content == state.context[-1].content
+
+
+def forget_batches_up_to(database: Any, last: int, deadline: float) -> None:
+    with database.connect(deadline) as connection:
+        statement = f"UPDATE {database.schema}.agentrt_events SET follows = %s WHERE last >= %s"
+        connection.execute(statement, [last, last])
 
 
 @pytest.mark.slow

@@ -3,35 +3,15 @@
 `python -m tests.runner.dbos.machines_run` does the same for longer.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
-from tests.postgres_server import PostgresServer
 from tests.runner.dbos import machines_run
 
 CONVERSATIONS = 9  # of three tool calls each
 FAULTS: list[Any] = [{"freeze": 1.0}, {"cut": 0.5, "kill": 3.0}, {"restart": 3.0}]
-
-
-@pytest.fixture(scope="module")
-def server_of_all() -> Iterator[PostgresServer]:
-    server = PostgresServer(connections=200)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def own_server(server_of_all: PostgresServer) -> PostgresServer:
-    """An empty server, which a test may stop and start again."""
-    with psycopg.connect(server_of_all.url, autocommit=True) as connection:
-        schemas = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'agentrt%'").fetchall()
-        for (schema,) in schemas:
-            connection.execute(f'DROP SCHEMA "{schema}" CASCADE'.encode())
-    return server_of_all
 
 
 @pytest.mark.slow

@@ -1,10 +1,8 @@
 """The queue of a runner in one process: which replies are to be run, in one SQLite database."""
 
-import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import astuple, replace
 from functools import partial
 from json import dumps, loads
@@ -12,12 +10,13 @@ from pathlib import Path
 from time import time_ns
 from typing import Any, TypeVar, cast
 
-from agentrt._runtime.database.open_file import OpenFile
-from agentrt._runtime.database.operations import MAX_WAIT, OperationQueue
+from agentrt._runtime.database.operations import OperationQueue
+from agentrt._runtime.database.sqlite_file import SQLiteFile, transaction
 from agentrt.errors import InvalidInputError, SessionIOError, SessionVersion
 from agentrt.event import UserInterruptEvent
 from agentrt.runner.queue import SUSPECT_DEATHS, ClaimedRequest, QueueRoom, ReplyQueue, Result, Standing, queue_full
 from agentrt.runner.requests import Request, RequestKind, check_contradiction, make_request
+from agentrt.runner.tasks import is_task_id
 
 __all__ = ["SQLiteQueue"]
 
@@ -110,6 +109,7 @@ _BEGIN = "UPDATE runner_queue SET is_begun = 1 WHERE number = ?"
 _RELEASE = "UPDATE runner_queue SET status = 'queued' WHERE number = ?"
 _HOLD = "UPDATE runner_queue SET status = 'held', worker = '' WHERE number = ?"
 _UNHOLD = "UPDATE runner_queue SET status = 'queued' WHERE session = ? AND status = 'held'"
+_NOTE_OWN_SAVED = "UPDATE runner_queue SET labels = 'null' WHERE number = ?"
 # Inputs queued for a saved session do not recreate it if it is deleted now.
 _NOTE_SAVED = "UPDATE runner_queue SET labels = 'null' WHERE session = ? AND status <> 'done'"
 # What was held is looked at again: the answer may have been given without this queue.
@@ -129,14 +129,14 @@ _ANSWERS = """
     SELECT session, reply, kind, key, digest, input, labels, owner FROM runner_queue
     WHERE session = ? AND reply = ? AND kind = 'answer' AND status <> 'done'
 """
-# A started request may be in progress in the state of its session, so a worker has to end it.
+# A started request may be in progress in the state of its session, so a worker has to end it; and one by which a task
+# wakes has a message that the session keeps, though no reply answers it.
 _CANCEL = """
     UPDATE runner_queue SET status = 'done', input = '', reason = 'interrupted', finished_at = ?
-    WHERE session = ? AND reply = ? AND kind = 'message' AND worker = '' AND status <> 'done'
+    WHERE session = ? AND reply = ? AND kind = 'message' AND worker = '' AND status <> 'done' AND NOT ?
 """
 _INTERRUPT = """
-    UPDATE runner_queue SET is_interrupted = 1
-    WHERE session = ? AND reply = ? AND status <> 'done' AND (worker <> '' OR kind <> 'message')
+    UPDATE runner_queue SET is_interrupted = 1 WHERE session = ? AND reply = ? AND status <> 'done'
 """
 _IS_INTERRUPTED = "SELECT is_interrupted FROM runner_queue WHERE number = ?"
 _TO_INTERRUPT = """
@@ -166,8 +166,7 @@ class SQLiteQueue(ReplyQueue):
         self._round: deque[str] = deque()
         self._last_owner = ""
         self._is_full = is_full
-        self._connection: sqlite3.Connection | None = None
-        self._file: OpenFile | None = None  # that the connection is to
+        self._file = SQLiteFile(path)
         self._operations = OperationQueue(1)
 
     async def open(self) -> None:
@@ -175,7 +174,7 @@ class SQLiteQueue(ReplyQueue):
         await self._run("opened", self._open)
 
     async def close(self) -> None:
-        await self._run("closed", self._close)
+        await self._run("closed", self._file.close)
 
     async def add(self, request: Request, due_at: int, room: QueueRoom) -> None:
         await self._run("written", partial(self._add, request, due_at, room))
@@ -190,6 +189,9 @@ class SQLiteQueue(ReplyQueue):
 
     async def begin(self, claimed: ClaimedRequest) -> None:
         await self._run("written", partial(self._execute, _BEGIN, claimed.name))
+
+    async def note_saved(self, claimed: ClaimedRequest) -> None:
+        await self._run("written", partial(self._execute, _NOTE_OWN_SAVED, claimed.name))
 
     async def finish(self, claimed: ClaimedRequest, result: Result) -> None:
         await self._run("written", partial(self._finish, claimed, result))
@@ -253,28 +255,14 @@ class SQLiteQueue(ReplyQueue):
         raise SessionIOError(f"{what}; nothing was changed, so try again")
 
     def _open(self) -> sqlite3.Connection:
-        if self._file is not None and not self._file.is_current():
-            self._close()  # a copy was put in its place
-        if self._connection is not None:
-            return self._connection
-        if self.path is not None:
-            with suppress(FileExistsError):  # a file that SQLite makes can be read by all users
-                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        connection = sqlite3.connect(
-            self.path or ":memory:", timeout=MAX_WAIT - 1, isolation_level=None, check_same_thread=False
-        )
-        try:
-            # As the store has it, whose file this may be: readers do not wait for the writer.
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_full else 'NORMAL'}")
-            with _written_whole(connection):
-                self._migrate(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        self._file = None if self.path is None else OpenFile(self.path)
-        return connection
+        return self._file.connect(self._prepare)
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        # As the store has it, whose file this may be: readers do not wait for the writer.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_full else 'NORMAL'}")
+        with transaction(connection):
+            self._migrate(connection)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         version = 0
@@ -289,16 +277,11 @@ class SQLiteQueue(ReplyQueue):
             for statement in migration.split(";\n"):
                 connection.execute(statement)
 
-    def _close(self) -> None:
-        connection, self._connection, self._file = self._connection, None, None
-        if connection is not None:
-            connection.close()
-
     def _execute(self, statement: str, *parameters: object) -> list[Any]:
         return self._open().execute(statement, parameters).fetchall()
 
     def _add(self, request: Request, due_at: int, room: QueueRoom) -> None:
-        with _written_whole(self._open()) as connection:
+        with transaction(self._open()) as connection:
             known = connection.execute(_FIND_KEY, (request.session_id, request.key)).fetchone()
             if known is not None:
                 if known[0] != request.digest:
@@ -345,7 +328,7 @@ class SQLiteQueue(ReplyQueue):
 
     def _finish(self, claimed: ClaimedRequest, result: Result) -> None:
         now, session_id = time_ns(), claimed.request.session_id
-        with _written_whole(self._open()) as connection:
+        with transaction(self._open()) as connection:
             # In one transaction: a worker that dies halfway must not leave the others on hold.
             connection.execute(_FINISH, (result.reason, result.error, result.number, now, claimed.name))
             connection.execute(_UNHOLD, (session_id,))
@@ -363,9 +346,9 @@ class SQLiteQueue(ReplyQueue):
             connection.execute(_FORGET_FINISHED, (now - _REMEMBERED,))
 
     def _interrupt(self, session_id: str, reply_id: str) -> bool:
-        with _written_whole(self._open()) as connection:
-            cancelled = connection.execute(_CANCEL, (time_ns(), session_id, reply_id)).rowcount
-            return bool(cancelled or connection.execute(_INTERRUPT, (session_id, reply_id)).rowcount)
+        with transaction(self._open()) as connection:
+            cancelled = connection.execute(_CANCEL, (time_ns(), session_id, reply_id, is_task_id(reply_id))).rowcount
+            return bool(connection.execute(_INTERRUPT, (session_id, reply_id)).rowcount or cancelled)
 
 
 def _request_of(row: Iterable[object]) -> Request:
@@ -376,15 +359,3 @@ def _request_of(row: Iterable[object]) -> Request:
 def _columns_of(request: Request) -> tuple[str, ...]:
     *names, labels, owner = astuple(request)
     return (*names, dumps(labels), owner)
-
-
-@contextmanager
-def _written_whole(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield connection
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
