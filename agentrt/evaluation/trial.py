@@ -3,7 +3,7 @@
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from inspect import isawaitable
 from typing import Any
@@ -172,7 +172,18 @@ class Trial:
         # The user's own recorder may leave out content; then the calls of sub-agents are unknown.
         if self.runs and all(run.has_content for run in self.runs):
             messages = [message for run in self.runs for message in _messages_in(run)]
-        return [use for message in messages for use in _uses_in(message)]
+        uses: list[ToolUse] = []
+        for message in messages:
+            blocks = message.get_content_blocks()
+            states = {block.id: block.state for block in blocks if isinstance(block, ToolResultBlock)}
+            for block in blocks:
+                if isinstance(block, ToolCallBlock) and not block.is_hidden:
+                    try:
+                        arguments: Any = json.loads(block.input or "{}")
+                    except ValueError:
+                        arguments = block.input
+                    uses.append(ToolUse(block.name, arguments, states.get(block.id)))
+        return uses
 
     @property
     def passed(self) -> bool:
@@ -247,17 +258,6 @@ def _whole_reply(agent: Agent, seen: dict[str, None]) -> list[Msg]:
 def _messages_in(run: Run) -> list[Msg]:
     own = [] if run.message is None else [run.message]
     return [*own, *(message for child in run.children for message in _messages_in(child))]
-
-
-def _uses_in(message: Msg) -> Iterator[ToolUse]:
-    states = {block.id: block.state for block in message.get_content_blocks() if isinstance(block, ToolResultBlock)}
-    for block in message.get_content_blocks():
-        if isinstance(block, ToolCallBlock) and not block.is_hidden:
-            try:
-                arguments: Any = json.loads(block.input or "{}")
-            except ValueError:
-                arguments = block.input
-            yield ToolUse(block.name, arguments, states.get(block.id))
 
 
 def _token_counts(usage: ChatUsage) -> list[int]:

@@ -10,7 +10,7 @@ from agentrt._runtime.block import new_name
 from agentrt.agent import Agent
 from agentrt.errors import UsageError
 from agentrt.hooks import ActingValues, CheckPermissionValues, MiddlewareBase, NextActing, NextCheckPermission
-from agentrt.message import ContentBlock, TextBlock, ToolCallBlock, ToolResultBlock
+from agentrt.message import ContentBlock, ToolCallBlock, ToolResultBlock
 from agentrt.state import AgentState
 from agentrt.types import STRUCTURED_OUTPUT, JSONObject, PermissionBehavior, PermissionDecision, ToolChunk, ToolResponse
 
@@ -39,6 +39,7 @@ def start_conversation(state: AgentState, seq: int, session_id: str, source: str
         state.labels[EFFECTS_LABEL] = effects
     # The last save may not have counted all events before the step.
     state.sequence = max(state.sequence, seq)
+    state.tasks.clear()  # which wake the conversation of the record
     reply = state.reply_context
     if reply is None:
         return
@@ -132,31 +133,42 @@ class ReplayedEffects(ForkedEffects):
         self, agent: Agent, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         call = input_kwargs["tool_call"]
-        tool = agent.toolkit.get(call.name)
+        tool = agent.run.tool_of(call)
         found = None if tool is not None and tool.is_read_only else self._finds(agent, call)
-        if found is None:
+        reply = agent.state.reply_context
+        is_in_progress = reply is not None and call.id in reply.kept
+        # One that was in progress at the step continues from there, with the answers of the fork.
+        if found is None or is_in_progress:
             async for item in next_handler(**input_kwargs):
                 yield item
             return
-        used, key = agent.state_of(self), call_key(call)
+        used, key = agent.state_of(self), _key_in_reply(agent, call)
         # Each result is used once: the next equal call may have another result, or none.
         used[key] = used.get(key, 0) + 1
-        content = [TextBlock(found.output)] if isinstance(found.output, str) else found.output
-        yield ToolResponse([*content], found.state)
+        yield ToolResponse(found.blocks, found.state)
 
     def describe(self, agent: Any) -> Sequence[str]:
         return ("a fork: tools that are not read-only answer from the record, or ask first",)
 
     def _finds(self, agent: Agent, call: ToolCallBlock) -> ToolResultBlock | None:
-        key = call_key(call)
+        key = _key_in_reply(agent, call)
         results, used = self._results.get(key, ()), agent.state_of(self).get(key, 0)
         return results[used] if used < len(results) else None
 
 
-def call_key(call: ToolCallBlock) -> str:
-    """Return a key that is equal for calls of one tool with the same arguments."""
+def _key_in_reply(agent: Agent, call: ToolCallBlock) -> str:
+    outer_id = call.id.rpartition("/")[0]
+    return call_key(call, agent.run.call_name(outer_id) if outer_id else None)
+
+
+def call_key(call: ToolCallBlock, outer: str | None = None) -> str:
+    """Return a key that is equal for calls of one tool with the same arguments; `outer` is the tool that made it.
+
+    A tool may have tools of its own, whose names others have as well.
+    """
     try:
         arguments: JSONObject | str = json.loads(call.input or "{}")
     except ValueError:
         arguments = call.input
-    return f"{call.name} {json.dumps(arguments, sort_keys=True)}"
+    name = call.name if outer is None else f"{outer}/{call.name}"
+    return f"{name} {json.dumps(arguments, sort_keys=True)}"

@@ -73,7 +73,7 @@ class RunSettings:
     sign: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, since setting a field of a frozen one takes five times as long
 class StepState:
     """The state at a step: its JSON without messages, the context, and the reply's blocks with their states."""
 

@@ -20,6 +20,7 @@ from agentrt.event import (
     ToolResultStartEvent,
 )
 from agentrt.hooks import MiddlewareBase
+from agentrt.message import ToolResultState, copy_block
 from agentrt.model import ChatUsage, PublishedPrices, WireRecord
 from agentrt.model.catalog.rates import CostOfCall, check_price_table, cost_at
 from agentrt.runs.contents import Scrubber
@@ -31,6 +32,7 @@ from agentrt.types import JSONObject
 
 __all__ = ["RunRecorder", "run_stores"]
 
+_UNFINISHED = ToolResultState.RUNNING
 _STEP_KINDS: dict[type, str] = {
     ModelCallStartEvent: "model",
     ModelCallEndEvent: "answer",
@@ -91,7 +93,7 @@ class RunRecorder(MiddlewareBase):
         self._store = store
         self._runs = runs
         self._put = runs.writer.put
-        self._last: tuple[Any, Any] = (None, None)
+        self._last: tuple[Any, Any] = (None, None)  # the agent of the last event, and the log of its reply
         self._prices = check_price_table("RunRecorder(prices=...)", {} if prices is None else prices)
         self._cost_of = cost_of
         scrubber = Scrubber(redactors_of("RunRecorder(redact=...)", redact), bool(content))
@@ -168,8 +170,13 @@ class RunRecorder(MiddlewareBase):
             return
 
     def _log_of(self, agent: Any) -> RunLog:
+        log: RunLog | None
+        # Most layers are called in the reply of the last event; looking at `agent.run` takes five times as long.
+        seen, log = self._last
+        if seen is agent and log is not None:  # until its reply is closed
+            return log
         notes = agent.run.scratch(self)
-        log: RunLog | None = notes.get("log")
+        log = notes.get("log")
         if log is None:
             run, session_id = agent.run, agent.state.session_id
             parent = None if run.parent is None else self._parent_log(run.parent)
@@ -193,13 +200,18 @@ class RunRecorder(MiddlewareBase):
         return text
 
     def _record_step(self, log: RunLog, agent: Any, kind: str, event: AgentEvent) -> None:
-        state = agent.state
-        reply = state.reply_context
+        conversation = agent.state
+        reply = conversation.reply_context
         if reply is not None and agent.runs_reply_loop:
             # Not in the thread, since the state changes before that writes.
-            head = dump_head(state) if self._settings.scrubber.content else b"{}"
-            blocks = [(block, getattr(block, "state", None)) for block in reply.blocks]
-            step = StepState(kind, event.seq, head, list(state.context), blocks)
+            head = dump_head(conversation) if self._settings.scrubber.content else b"{}"
+            # A running result, as at a question of its tool, gets its output later; in other blocks, only the state
+            # changes.
+            blocks = [
+                (copy_block(block) if (state := getattr(block, "state", None)) is _UNFINISHED else block, state)
+                for block in reply.blocks
+            ]
+            step = StepState(kind, event.seq, head, list(conversation.context), blocks)
             self._runs.writer.put_step(log, event.created_at, step)
 
     def _close(self, agent: Any, event: ReplyClosedEvent) -> None:

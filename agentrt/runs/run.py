@@ -14,6 +14,7 @@ from agentrt.event import AgentEvent, AnyEvent
 from agentrt.message import Msg, ToolCallBlock, ToolResultBlock
 from agentrt.runs.contents import dump_json
 from agentrt.runs.fork import Effects, add_effects, call_key, check_called_tools, start_conversation
+from agentrt.runs.inner_calls import RecordedInnerCall, read_inner_calls
 from agentrt.runs.log import FORMAT
 from agentrt.runs.parts import LayerCallRecord, ModelRequest, Step
 from agentrt.runs.values import RecordedValues, no_content
@@ -120,6 +121,11 @@ class Run:
         if not self.has_content:
             raise no_content(self._place, "events")
         return [AgentEvent.from_json(dump_json(line["event"])) for line in lines if "unreadable" not in line["event"]]
+
+    @cached_property
+    def inner_calls(self) -> list[RecordedInnerCall]:
+        """The calls that tools made, in order; those of sub-agents are in `children`."""
+        return read_inner_calls(self.events)
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -229,9 +235,9 @@ class Run:
         """Run the agent on the input of this run, with the recorded answers and results; returns the differences.
 
         The agent may lack layers, or have another prompt; nothing is saved. With "stop" the replay ends at the first
-        difference, with "keep" it uses the recorded answers to the end: neither calls a model or a tool. With "ask" it
-        asks the model from the first difference on, runs read-only tools without a recorded result, and ends where any
-        other tool would ask.
+        difference, with "keep" it uses the recorded answers to the end: neither calls a model, nor a tool except those
+        with `changes_conversation`. With "ask" it asks the model from the first difference on, runs read-only tools
+        without a recorded result, and ends where any other tool would ask.
 
         Raises `UsageError` for a run without content or with a gap.
         """
@@ -269,7 +275,13 @@ class Run:
         start_conversation(state, step.seq, new_id, f"{self.session_id}/{self.reply_id}/{step.number}", effects)
         results: dict[str, list[ToolResultBlock]] = {}
         if effects == "record":
-            self._collect_results({block.id for block in blocks if isinstance(block, ToolResultBlock)}, results)
+            finished = {block.id for block in blocks if isinstance(block, ToolResultBlock)}
+            if state.reply_context is not None:
+                # A call that was in progress makes its calls again, and gets finished ones from its journal.
+                inside = state.reply_context.inner.items()
+                finished -= {path.partition("/")[0] for path, _ in inside}
+                finished |= {path for path, inner in inside if inner.result is not None}
+            self._collect_results(finished, results)
         return add_effects(agent, effects, results).with_state(state)
 
     def _step_at(self, at: Step | int) -> Step:
@@ -285,19 +297,27 @@ class Run:
             raise UsageError(f"fork(at={at}) is before the first step of {self._place}: {first}")
         return before[-1]
 
-    def _collect_results(self, done: set[str], results: dict[str, list[ToolResultBlock]]) -> None:
-        """Add the results of this run and of its sub-agents' runs, except those of `done` calls."""
+    def _collect_results(self, finished: set[str], results: dict[str, list[ToolResultBlock]]) -> None:
+        """Add the results of this run and of its sub-agents' runs, except those of `finished` calls."""
         last = self.message
         if last is None and self.steps:
             reply = self.state_at(len(self.steps) - 1).reply_context
             last = None if reply is None else reply.message
         blocks = [] if last is None else last.get_content_blocks()
-        calls = {block.id: block for block in blocks if isinstance(block, ToolCallBlock) and block.id not in done}
+        calls = {block.id: block for block in blocks if isinstance(block, ToolCallBlock) and block.id not in finished}
         for block in blocks:
             if isinstance(block, ToolResultBlock) and block.id in calls:
                 results.setdefault(call_key(calls[block.id]), []).append(block)
+        names = {path: call.name for path, call in calls.items()}
+        for inner in self.inner_calls:
+            # A call inside of one that was done before the step belongs to that.
+            if inner.outer_id in names:
+                names[inner.call.id] = inner.call.name
+                if inner.result is not None and inner.call.id not in finished:
+                    key = call_key(inner.call, names[inner.outer_id])
+                    results.setdefault(key, []).append(inner.result)
         for child in self.children:
-            if child.parent is not None and child.parent[2] not in done:
+            if child.parent is not None and child.parent[2] not in finished:
                 child._collect_results(set(), results)
 
     # From references to values.

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import monotonic, time_ns
 from typing import Any
 
@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from agentrt.runs.contents import SessionContents
 from agentrt.runs.log import BatchContext, RunEnd, RunLog, StepState
-from agentrt.state.records import RunRow, RunRows, RunWrite
+from agentrt.state.records import RunRows, RunWrite
 
 __all__ = ["RunWriter"]
 
@@ -58,19 +58,18 @@ class RunWriter:
     def put(self, log: RunLog, now: int, encode: _Encode, value: Any) -> None:
         """Queue an item; if the queue is full, the item is lost and the record says so."""
         # No lock: several threads may append to a deque while one pops.
-        count = len(self._queue)
-        if count >= _MAX_QUEUED or self._bytes > _MAX_QUEUED_BYTES:
+        if len(self._queue) >= _MAX_QUEUED:
             log.lost += 1
             return
         self._queue.append((log, now, encode, value))
         if not self._is_running:
             self._start()
-        elif count == _BATCH_ITEMS:
-            with self._state:
-                self._state.notify_all()
 
     def put_step(self, log: RunLog, now: int, step: StepState) -> None:
         """Queue a step."""
+        if self._bytes > _MAX_QUEUED_BYTES:
+            log.lost += 1
+            return
         # Without a lock: an inexact count only shifts the limit.
         self._bytes += len(step.head)
         self.put(log, now, RunLog.step, step)
@@ -161,20 +160,31 @@ class RunWriter:
         # A limited number of items, so that transactions have a bounded size.
         for _ in range(min(len(self._queue), _BATCH_ITEMS * 4)):
             log, now, encode, value = self._queue[0]
-            lineage = list(_lineage(log))
-            if any(logs.setdefault((one.session_id, one.reply_id), one) is not one for one in lineage):
-                break  # it waited and resumed: first, this batch with its earlier lines must be in the store
+            if id(log) not in touched:  # most items are of the same run as the one before
+                lineage, outer = [log], log.parent
+                while outer is not None:
+                    lineage.append(outer)
+                    outer = outer.parent
+                if any(logs.setdefault((one.session_id, one.reply_id), one) is not one for one in lineage):
+                    break  # it waited and resumed: first, this batch with its earlier lines must be in the store
+                touched.update((id(one), one) for one in lineage)  # the totals of its parents change as well
+                if log.root in self._contents:
+                    self._contents.move_to_end(log.root)
             self._queue.popleft()
             if encode is RunLog.step:
                 self._bytes -= len(value.head)
-            touched.update((id(one), one) for one in lineage)  # the totals of its parents have changed as well
             self._encode(log, now, encode, value, batch)
         with self._lock:
             try:
                 self._rows.write([self._write_of(log, batch) for log in touched.values() if log.count])
             except Exception as error:  # noqa: BLE001  # any error of a database; the reply does not wait for it
                 self._log_once(error)
-                self._lose(touched, error)
+                for log in touched.values():
+                    # A transaction writes all or nothing, so each run continues after its last written line. Known
+                    # contents are forgotten, since they may not have been written.
+                    log.lost += log.forget_unwritten(type(error).__name__)
+                    self._contents.pop(log.root, None)
+                    self._try_end_again(log)
                 return
         self._has_logged = False
         for log in touched.values():
@@ -187,8 +197,6 @@ class RunWriter:
             self._calls.popitem(last=False)
 
     def _encode(self, log: RunLog, now: int, encode: _Encode, value: Any, batch: BatchContext) -> None:
-        if log.root in self._contents:
-            self._contents.move_to_end(log.root)
         try:
             # A run without a line starts here, also if all its first lines were lost.
             if not log.count:
@@ -224,18 +232,14 @@ class RunWriter:
         if previous is not None and previous.key == (log.session_id, log.reply_id):
             previous = None
         elif previous is not None and previous.key not in self._open and previous.is_unfinished:
-            previous = self._bury_dead(log, previous, now, batch)
+            dead = RunLog.of_row(previous, log)  # no process has ended it
+            dead.end(now, RunEnd("died"), batch)
+            write = self._write_of(dead, batch)
+            with self._lock:
+                self._rows.write([write])
+            previous = write.row
         self._open[log.session_id, log.reply_id] = self._newest[log.session_id] = log
         log.begin(now, previous, batch)
-
-    def _bury_dead(self, log: RunLog, row: RunRow, now: int, batch: BatchContext) -> RunRow:
-        """Write the end of the session's previous run, which no process has ended."""
-        dead = RunLog.of_row(row, log)
-        dead.end(now, RunEnd("died"), batch)
-        write = self._write_of(dead, batch)
-        with self._lock:
-            self._rows.write([write])
-        return write.row
 
     def _write_of(self, log: RunLog, batch: BatchContext) -> RunWrite:
         lines = log.take_lines()
@@ -243,14 +247,6 @@ class RunWriter:
         contents = batch.of(log.root).take_new()
         log.size += sum(map(len, contents.values()))
         return RunWrite(row, lines, contents)
-
-    def _lose(self, logs: dict[int, RunLog], error: Exception) -> None:
-        for log in logs.values():
-            # A transaction writes all or nothing, so each run continues after its last written line. Known contents are
-            # forgotten, since they may not have been written.
-            log.lost += log.forget_unwritten(type(error).__name__)
-            self._contents.pop(log.root, None)
-            self._try_end_again(log)
 
     def _try_end_again(self, log: RunLog) -> None:
         """Queue the end of a run again, for a store that recovers soon."""
@@ -262,11 +258,3 @@ class RunWriter:
         if not self._has_logged:
             self._has_logged = True
             _logger.error("runs cannot be recorded, and replies continue: %s", type(error).__name__)
-
-
-def _lineage(log: RunLog) -> Iterator[RunLog]:
-    """Yield a run and those that contain it, innermost first."""
-    found: RunLog | None = log
-    while found is not None:
-        yield found
-        found = found.parent

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from agentrt import Agent, MiddlewareBase
+from agentrt import Agent, MiddlewareBase, Toolkit
 from agentrt.errors import ResumeError, UsageError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
+from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
 from agentrt.message import UserMsg
 from agentrt.model import ScriptedChatModel
 from agentrt.runs import Run, RunRecorder, Step
 from agentrt.state import AgentState, InMemoryStateStore
-from agentrt.tool import FunctionTool
+from agentrt.tool import FunctionTool, ToolBase, ToolContext
+from agentrt.types import ToolResponse
 from tests.runs.conftest import call, find, make_agent
 
 _COUNT = 10
@@ -225,3 +226,86 @@ async def test_forks_that_cannot_be_are_refused(store: InMemoryStateStore):
     without = await store.runs.load(bare.state.session_id)
     with pytest.raises(UsageError, match="recorded without content"):
         without.fork(bare, 2)
+
+
+class Runs(ToolBase):
+    """Run one call of its own tool."""
+
+    name = "run"
+    is_resumable = True
+
+    def __init__(self, tool: ToolBase) -> None:
+        self.inner_toolkit = Toolkit([tool])
+
+    async def call(self, context: ToolContext) -> ToolResponse:
+        return await context.call("pay", {"query": "1"})
+
+
+@pytest.mark.parametrize("is_read_only", [False, True])
+async def test_the_record_answers_no_call_of_another_tool_of_that_name(store: InMemoryStateStore, is_read_only: bool):
+    paid: list[str] = []
+
+    def named(place: str, is_read_only: bool) -> FunctionTool:
+        async def pay(query: str) -> None:
+            """Pay."""
+            paid.append(place)
+
+        return FunctionTool(pay, is_read_only=is_read_only)
+
+    tools = [named("outside", is_read_only), Runs(named("inside", False))]
+    agent = make_agent(store, script=[[call("c1", "pay", '{"query": "1"}')], "Paid."], tools=tools)
+    await agent.reply("Pay")
+    await store.runs.flush()
+    run = await store.runs.load(agent.state.session_id)
+    agent = make_agent(store, script=[[call("c2", "run", "{}")], "Paid."], tools=tools)
+    fork = run.fork(agent, 2, effects="record")
+    await fork.reply(None)
+    question = fork.waiting()
+    assert isinstance(question, RequireUserConfirmEvent)
+    await fork.reply(question.approve())
+    question = fork.waiting()
+    assert isinstance(question, RequireUserConfirmEvent)
+    assert [one.id for one in question.tool_calls] == ["c2/1"]
+    assert paid == ["outside"]
+    await fork.reply(question.approve())
+    assert paid == ["outside", "inside"]
+
+
+async def test_the_record_answers_calls_inside_of_one_in_progress(store: InMemoryStateStore):
+    paid: list[str] = []
+
+    async def pay(query: str) -> str:
+        """Pay."""
+        paid.append(query)
+        return f"paid {query}"
+
+    async def work(context: ToolContext) -> ToolResponse:
+        """Work."""
+        first = await context.call("pay", {"query": "1"})
+        return first if first.waits else await context.call("pay", {"query": first.text})
+
+    def approve(agent: Agent) -> UserConfirmResultEvent:
+        question = agent.waiting()
+        assert isinstance(question, RequireUserConfirmEvent)
+        return question.approve()
+
+    tools = [FunctionTool(work, is_resumable=True), FunctionTool(pay, ask=True)]
+    agent = make_agent(store, script=[[call("c", "work", "{}")], "Paid."], tools=tools)
+    await agent.reply("Pay")
+    await agent.reply(approve(agent))
+    await agent.reply(approve(agent))
+    run = await store.runs.load(agent.state.session_id)
+    asked = next(step for step in run.steps if step.kind == "question")
+    fork, denied = (
+        run.fork(make_agent(store, script=["Paid."], tools=tools), asked, effects="record") for _ in range(2)
+    )
+    await fork.reply(approve(fork))
+    await fork.reply(approve(fork))
+    [result] = fork.state.context[-1].get_content_blocks("tool_result")
+    assert (result.text, paid) == ("paid paid 1", ["1", "paid 1"])
+    question = denied.waiting()
+    assert isinstance(question, RequireUserConfirmEvent)
+    await denied.reply(question.deny())
+    question = denied.waiting()  # about what the tool does now, which is not in the record
+    assert isinstance(question, RequireUserConfirmEvent)
+    assert "denied" in question.tool_calls[0].input

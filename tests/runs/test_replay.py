@@ -1,5 +1,6 @@
 """A replay runs an agent with recorded answers: the same stack differs nowhere, and another one where it does."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -7,16 +8,29 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from agentrt import Agent, AgentState, MiddlewareBase
+from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
 from agentrt.errors import ModelError, UsageError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
-from agentrt.message import HintBlock, TextBlock, UserMsg
-from agentrt.middleware import CacheMiddleware, InformationFlowMiddleware, RetryMiddleware
+from agentrt.event import (
+    ConfirmResult,
+    ExternalExecutionResultEvent,
+    RequireUserConfirmEvent,
+    UserConfirmResultEvent,
+)
+from agentrt.message import HintBlock, TextBlock, ToolResultBlock, UserMsg
+from agentrt.middleware import (
+    Budget,
+    BudgetMiddleware,
+    CacheMiddleware,
+    CircuitBreakerMiddleware,
+    InformationFlowMiddleware,
+    RateLimitMiddleware,
+    RetryMiddleware,
+)
 from agentrt.model import ScriptedChatModel
 from agentrt.runs import Run, RunRecorder
 from agentrt.state import InMemoryStateStore
-from agentrt.tool import FunctionTool
-from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, PermissionDecision
+from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolGroup
+from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, PermissionDecision, ToolResponse
 from tests.runs.conftest import call, find, make_agent
 from tests.runs.test_fork import World, record
 
@@ -64,6 +78,17 @@ class Deny(MiddlewareBase):
     async def on_check_permission(self, agent, input_kwargs, next_handler):
         await next_handler()
         return PermissionDecision(PermissionBehavior.DENY, "no")
+
+
+class DenyInside(MiddlewareBase):
+    """Denies the calls that tools make."""
+
+    inherited = True
+
+    async def on_check_permission(self, agent, input_kwargs, next_handler):
+        decision = await next_handler()
+        is_inside = "/" in input_kwargs["tool_call"].id
+        return PermissionDecision(PermissionBehavior.DENY, "no") if is_inside else decision
 
 
 class Stamp(MiddlewareBase):
@@ -262,6 +287,26 @@ async def test_a_cache_keeps_nothing_of_a_replay(store: InMemoryStateStore):
     assert found == ["it", "it"]
 
 
+async def test_a_replay_uses_up_no_limit_that_others_share(store: InMemoryStateStore):
+    owner = BudgetMiddleware(owner=Budget(model_calls=2, per="day"), owner_id="ann", prices={})
+    limit = RateLimitMiddleware(requests_per_minute=2, max_wait=0)
+    layers = owner, CircuitBreakerMiddleware(failure_threshold=2), limit
+    agent = make_agent(store, *layers, script=[ModelError("away"), "Hello."])
+    with pytest.raises(ModelError):
+        await agent.reply("Find it")
+    run = await store.runs.load(agent.state.session_id)
+    for _ in range(2):
+        assert (await run.replay(agent)).differences == []
+    assert (await agent.with_state(AgentState()).reply("Hi")).get_text_content() == "Hello."
+
+
+async def test_a_reply_that_its_own_budget_has_stopped_replays(store: InMemoryStateStore):
+    budget = BudgetMiddleware(reply=Budget(tokens=1, model_calls=9), prices={})
+    agent = make_agent(store, budget, script=[[call("c1")], [call("c2")]])
+    assert (await agent.reply("Find it")).finished_reason == "exceed_budget"
+    await check_same(await store.runs.load(agent.state.session_id), agent)
+
+
 @pytest.mark.parametrize("is_confirmed", [False, True])
 @pytest.mark.parametrize("in_child", [False, True])
 async def test_questions_are_answered_as_they_were(store: InMemoryStateStore, in_child: bool, is_confirmed: bool):
@@ -384,3 +429,119 @@ async def test_handles_of_held_text_replay_without_a_difference(store: InMemoryS
     assert run.requests[1].messages[-1].get_content_blocks("tool_result")[0].text.startswith("<untrusted_1_")
     replayed = await run.replay(agent)
     assert (replayed.differences, replayed.finished) == ([], True)
+
+
+async def test_sub_agents_replay_under_their_recorded_handles(store: InMemoryStateStore):
+    def pass_on(messages: Any, tools: Any) -> Any:
+        [result] = messages[-1].get_content_blocks("tool_result")
+        return [call("c2", "ask", f'{{"query": "About {result.text}"}}')]
+
+    answer = "It is there."
+    script = [[call("c1", arguments='{"name": "more"}')], answer]
+    child = Agent("child", "You find.", ScriptedChatModel(script), [find])
+    tools = [find, child.as_tool("Finds.", name="ask")]
+    layers = [RunRecorder(store), InformationFlowMiddleware()]
+    agent = Agent("boss", "You ask.", ScriptedChatModel([[call("c1")], pass_on, answer]), tools, layers)
+    await agent.reply("Find it")
+    run = await store.runs.load(agent.state.session_id)
+    [inner] = run.children
+    assert inner.requests[1].messages[-1].get_content_blocks("tool_result")[0].text.startswith("<untrusted_2_")
+    await check_same(run, agent)
+
+
+async def test_tools_that_change_the_conversation_replay(store: InMemoryStateStore):
+    async def pay(name: str) -> str:
+        """Pay."""
+        return f"paid {name}"
+
+    def reading(tool: str, **arguments: str) -> Any:
+        def read(messages: Any, tools: Any) -> Any:
+            result = messages[-1].get_content_blocks("tool_result")[-1]
+            handle = {"handle": result.text} if tool == "show_untrusted" else {"handles": [result.text]}
+            return [call(tool, tool, json.dumps({**handle, **arguments}))]
+
+        return read
+
+    script = [
+        [call("c1", "reset_equipped_tools", '{"money": true}')],
+        [call("c2", "pay")],
+        reading("read_untrusted", question="Who?"),
+        "Ann",  # of the reader
+        reading("show_untrusted"),
+        [call("c3", "pay")],  # which asks, since the model was shown untrusted text
+        "It is paid.",
+    ]
+    groups = [ToolGroup("money", "Money.", tools=[pay])]
+    layers = [RunRecorder(store), InformationFlowMiddleware()]
+    agent = Agent("clerk", "You pay.", ScriptedChatModel(script), Toolkit([find], groups=groups), layers)
+    await agent.reply("Pay Ann")
+    question = agent.waiting()
+    assert isinstance(question, RequireUserConfirmEvent)
+    await agent.reply(question.approve())
+    run = await store.runs.load(agent.state.session_id)
+    assert (run.status, run.calls) == ("completed", 7)
+    await check_same(run, agent)
+
+
+class Outside(ToolBase):
+    """Ask another program."""
+
+    name = "outside"
+    is_external_tool = True
+
+    async def call(self) -> None: ...
+
+
+async def test_results_of_programs_replay_as_they_came(store: InMemoryStateStore):
+    def pass_on(messages: Any, tools: Any) -> Any:
+        return [call("c2", arguments=f'{{"name": "{messages[-1].get_content_blocks("tool_result")[0].text}"}}')]
+
+    layers = [RunRecorder(store), InformationFlowMiddleware()]
+    model = ScriptedChatModel([[call("c1", "outside", "{}")], pass_on, "It is there."])
+    agent = Agent("clerk", "You ask.", model, [Outside(), find], layers)
+    await agent.reply("Ask")
+    question = agent.waiting()
+    results = [ToolResultBlock("c1", "outside", [TextBlock("From outside")])]
+    await agent.reply(ExternalExecutionResultEvent(question.reply_id, results))
+    await check_same(await store.runs.load(agent.state.session_id), agent)
+
+
+class Working:
+    """A tool that pays twice by calls of another tool, alone or by a sub-agent that asks; and what was paid."""
+
+    def __init__(self, in_child: bool = False) -> None:
+        self.paid: list[str] = []
+        pay = FunctionTool(self.pay, ask=True)
+        tool: Any = pay
+        if in_child:
+            script = [[call("p", "pay", '{"query": "1"}')], "paid", [call("p", "pay", '{"query": "2"}')], "paid"]
+            tool = Agent("payer", "", ScriptedChatModel(script), [pay]).as_tool("Pays.", name="pay_all")
+        self.name = tool.name
+        self.tools = [FunctionTool(self.work, is_resumable=True), tool]
+
+    async def pay(self, query: str) -> str:
+        """Pay."""
+        self.paid.append(query)
+        return f"paid {query}"
+
+    async def work(self, context: ToolContext) -> ToolResponse:
+        """Work."""
+        first = await context.call(self.name, {"query": "1"})
+        return first if first.waits else await context.call(self.name, {"query": "2"})
+
+
+@pytest.mark.parametrize("in_child", [False, True])
+async def test_calls_of_a_tool_replay_without_the_tool(store: InMemoryStateStore, in_child: bool):
+    work = Working(in_child)
+    agent = make_agent(store, Stamp(), script=[[call("c", "work", "{}")], "Paid."], tools=work.tools)
+    await agent.reply("Pay")
+    for feedback in (None, "too dear"):
+        await check_same(await store.runs.load(agent.state.session_id), agent)
+        question = agent.waiting()
+        assert isinstance(question, RequireUserConfirmEvent)
+        await agent.reply(question.approve() if feedback is None else question.deny(feedback))
+    run = await store.runs.load(agent.state.session_id)
+    await check_same(run, agent)
+    assert work.paid == ["1"]
+    first = (await run.replay(make_agent(store, Stamp(), DenyInside(), tools=work.tools))).first
+    assert (first.where, first.layer) == ("decision", "DenyInside")

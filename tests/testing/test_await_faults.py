@@ -46,6 +46,18 @@ async def test_the_suspensions_of_a_sound_agent_are_counted():
     assert str(report).startswith(f"{report.suspensions} suspensions; runs with a fault: ")
 
 
+async def test_faults_at_a_part_of_the_places_reach_all_together():
+    report = await check_every_suspension(agent, faults=["cancel", "interrupt", "kill"], every=3)
+    assert report.suspensions % 3, "then three times the same third would be as many"
+    assert sum(report.runs.values()) == report.suspensions
+
+
+async def test_each_fault_has_a_place_however_few_are_tried():
+    report = await check_every_suspension(agent, every=1_000)
+    assert report.runs == dict.fromkeys(report.runs, 1)
+    assert {"fail_model", "fail_store", "leave", "kill"} <= set(report.runs)
+
+
 async def test_a_save_without_a_shield_is_found(monkeypatch):
     async def without_a_shield(seconds: float, work: Callable[[], Any]) -> bool:
         await work()

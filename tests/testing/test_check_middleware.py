@@ -385,7 +385,7 @@ BAD = [
         TurnsErrors,
         r"the model raises before its answer:\n.*InjectedError came from inside of it, and RuntimeError out of",
     ),
-    (KeepsTextInItself, r"one instance in two .*\n.*while another one is given, .*: keep what belongs to a reply in"),
+    (KeepsTextInItself, r"one instance in two [\s\S]*while another one is given, .*: keep what belongs to a reply in"),
     (KeepsDataUnderItsOwnName, r"two instances share the data 'mine' of the conversation: keep it in agent\.state_of"),
     (ForgetsWhenSaved, r"saved and loaded between two replies, the last answer is 'This is answer 1\.', and 'This is "),
     (CannotBeSaved, r"the state cannot be saved: "),

@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import anyio
+from pydantic_core import from_json
 
 from agentrt import errors
 from agentrt._runtime.block import new_name
+from agentrt._runtime.flow.handles import take_tag
+from agentrt._runtime.loop.tool_calls.acting import caller_of
 from agentrt.agent import Agent, AgentTool
 from agentrt.chain import LayerRecord
 from agentrt.errors import ModelError
@@ -29,18 +32,21 @@ from agentrt.hooks import (
     NextCheckPermission,
     NextModelCall,
 )
-from agentrt.message import TextBlock, ToolCallBlock, ToolResultState
+from agentrt.message import TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.model import ChatModelBase, ModelResult
 from agentrt.model.scripted import stream_response
 from agentrt.runs.fork import ForkedEffects, call_key
+from agentrt.runs.inner_calls import RecordedInnerCall
 from agentrt.runs.parts import ModelRequest
 from agentrt.runs.replay.differences import request_differences
-from agentrt.runs.replay.record import answered_requests, recorded_calls, result_at, runs_below
+from agentrt.runs.replay.record import answered_requests, feedback_on, recorded_calls, result_at, runs_below
 from agentrt.runs.run import After, Run
-from agentrt.types import STRUCTURED_OUTPUT, PermissionDecision, ToolChunk, ToolResponse
+from agentrt.state import AgentState
+from agentrt.types import STRUCTURED_OUTPUT, OpenQuestion, PermissionDecision, ToolChunk, ToolResponse
 
 __all__ = ["RecordedAnswers"]
 
+_SUCCESS = ToolResultState.SUCCESS
 _KEPT_BY_NO_CACHE: dict[str, Any] = {"no_store": True}
 """The metadata of recorded answers and results: other conversations must not get them, nor those of another prompt."""
 
@@ -74,7 +80,9 @@ class RecordedAnswers(MiddlewareBase):
         if reply is not None and "now" not in vars(reply):
             recorded = self._reply_of(agent)
             if recorded is not None:
-                reply.now, reply.new_child_id = recorded.now, recorded.new_child_id
+                reply.now, reply.begin_child = recorded.now, recorded.begin_child
+        if reply is not None:
+            reply.is_replay = self._after != "ask"  # which may call the model
 
     async def on_check_permission(
         self, agent: Agent, input_kwargs: CheckPermissionValues, next_handler: NextCheckPermission
@@ -105,7 +113,7 @@ class RecordedAnswers(MiddlewareBase):
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         call, recorded = input_kwargs["tool_call"], self._reply_of(agent)
         found = None if recorded is None else recorded.result_of(call)
-        tool = agent.run.toolkit.get(call.name)
+        tool = agent.run.tool_of(call)
         # A sub-agent runs with its own recorded answers, and structured output is accepted.
         is_internal = isinstance(tool, AgentTool) or call.name == STRUCTURED_OUTPUT
         self._has_diverged |= recorded is None or not recorded.is_known(call)
@@ -115,29 +123,72 @@ class RecordedAnswers(MiddlewareBase):
             async for item in next_handler():
                 yield item
             return
+        waits = await self._make_inner_calls(agent, call, recorded)
+        if waits:
+            yield ToolResponse(waits=waits)
+            return
+        if found is not None and found.state is ToolResultState.RUNNING:
+            await self._leave()  # the record ends inside of it
+        if tool is not None and tool.changes_conversation and found is not None and found.state is _SUCCESS:
+            async for _ in next_handler():  # for what it does; its result is that of the record
+                pass
         if found is None:
             yield ToolResponse([TextBlock("This call is not in the record.")], ToolResultState.ERROR)
         else:
             yield replace(found, metadata={**found.metadata, **_KEPT_BY_NO_CACHE})
 
+    async def _make_inner_calls(
+        self, agent: Agent, call: ToolCallBlock, recorded: "_RecordedReply | None"
+    ) -> list[OpenQuestion]:
+        """Make the calls that the tool has made, so that layers see them; returns the questions of those that ask."""
+        calls = [] if recorded is None else recorded.inner_calls(call.id)
+        caller = caller_of(agent, call) if calls else None
+        if caller is None:
+            return []
+        waits: list[OpenQuestion] = []
+        asked_at = 0
+        try:
+            for inner in calls:
+                # The tool made the later ones when it had the answers.
+                if waits and inner.questions_before > asked_at:
+                    break
+                call_id = inner.call.id.rpartition("/")[2]
+                response = await caller.call(inner.call.name, from_json(inner.call.input), call_id)
+                if response.waits:
+                    waits += response.waits
+                    asked_at = inner.questions_before
+        finally:
+            await caller.close()
+        if caller.failure is not None:
+            raise caller.failure
+        return waits
+
     def answer_to(
         self, question: RequireUserConfirmEvent | RequireExternalExecutionEvent
     ) -> UserConfirmResultEvent | ExternalExecutionResultEvent | None:
         """Return the recorded answer, derived from the results; `None` if the record still waits."""
-        found = [(call, result_at(self._run, call.id.split("/"))) for call in question.tool_calls]
+        found = [(call, result_at(self._run, call.id)) for call in question.tool_calls]
         known = [(call, *result) for call, result in found if result is not None]
         if len(known) < len(found):
             self.is_left, self.is_at_end = True, not self._has_diverged
             return None
         if isinstance(question, RequireExternalExecutionEvent):
             return ExternalExecutionResultEvent(
-                question.reply_id, [replace(result, id=call.id) for call, _, result in known]
+                question.reply_id,
+                [
+                    ToolResultBlock(call.id, call.name, [*result.content], result.state, result.metadata)
+                    for call, _, result in known
+                ],
             )
         return UserConfirmResultEvent(
             question.reply_id,
             [
                 # The user may have edited the arguments.
-                ConfirmResult(result.state is not ToolResultState.DENIED, replace(call, input=written.input))
+                ConfirmResult(
+                    result.state is not ToolResultState.DENIED,
+                    replace(call, input=written.input),
+                    feedback=feedback_on(self._run, call.id),
+                )
                 for call, written, result in known
             ],
         )
@@ -177,18 +228,29 @@ class _RecordedReply:
         self._times = [times.get(line["n"] - 1, run.begun_at) for line, _ in requests] or [run.begun_at]
         self._count = 0
         self._calls = recorded_calls(run)
-        self._children: dict[str | None, deque[str]] = defaultdict(deque)
+        self._inner_calls: dict[str, list[RecordedInnerCall]] = defaultdict(list)
+        for inner in run.inner_calls:
+            self._inner_calls[inner.outer_id].append(inner)
+        self._children: dict[str | None, deque[Run]] = defaultdict(deque)
         for child in run.children:
-            self._children[None if child.parent is None else child.parent[2]].append(child.reply_id)
+            self._children[None if child.parent is None else child.parent[2]].append(child)
 
     def now(self) -> int:
         """Return the time of the record before its next request."""
         return self._times[min(self._count, len(self._times) - 1)]
 
-    def new_child_id(self, call_id: str) -> str:
-        """Return the id of the recorded reply of this call's sub-agent, or a new one."""
+    def begin_child(self, call_id: str, state: AgentState) -> str:
+        """Return the id of the recorded reply of this call's sub-agent, or a new one; its handles are the recorded."""
         recorded = self._children[call_id]
-        return recorded.popleft() if recorded else new_name()
+        if not recorded:
+            return new_name()
+        child = recorded.popleft()
+        take_tag(state, (child.state_at(step.number) for step in child.steps))
+        return child.reply_id
+
+    def inner_calls(self, call_id: str) -> list[RecordedInnerCall]:
+        """Return the calls that the tool of this call made."""
+        return self._inner_calls.get(call_id, [])
 
     def next_request(self, purpose: str | None) -> ModelRequest | None:
         """Return the next request for this purpose, `None` if there are no more."""

@@ -1,19 +1,20 @@
 """The parts of a record that a replay needs: requests, tool calls with their raw results, and the input."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
+from agentrt.message import Msg, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.runs.contents import block_adapter
 from agentrt.runs.parts import Change, ModelRequest
 from agentrt.runs.run import Run
-from agentrt.types import JSONObject, ToolOutput, ToolResponse
+from agentrt.types import JSONObject, ToolResponse
 
 __all__ = [
     "RecordedCall",
     "answered_requests",
+    "feedback_on",
     "given_inputs",
     "recorded_calls",
     "result_at",
@@ -60,8 +61,13 @@ def recorded_calls(run: Run) -> dict[str, RecordedCall]:
     """Return the calls of tools by their ids."""
     steps = [line for line in run.lines if line["kind"] == "step"]
     # A message that the agent gave in place of that of an interrupted reply lacks the calls, which the last step has.
-    blocks = [block_adapter().validate_python(run.values.value(name)) for line in steps[-1:] for name in line["blocks"]]
-    blocks += [] if run.message is None else run.message.get_content_blocks()
+    # It comes last, since the message has values in place of handles.
+    blocks = [] if run.message is None else list(run.message.get_content_blocks())
+    blocks += [
+        block_adapter().validate_python(run.values.value(name)) for line in steps[-1:] for name in line["blocks"]
+    ]
+    for inner in run.inner_calls:
+        blocks += [inner.call] if inner.result is None else [inner.call, inner.result]
     lines: dict[str, list[JSONObject]] = defaultdict(list)
     starts: dict[str, JSONObject] = {}
     for line in run.lines:
@@ -69,7 +75,11 @@ def recorded_calls(run: Run) -> dict[str, RecordedCall]:
             lines[line["tool_call"]].append(line)
         elif line["kind"] == "event" and line["event"].get("type") == "TOOL_RESULT_START":
             starts.setdefault(line["event"]["tool_call_id"], line)
-    results = {block.id: block for block in blocks if isinstance(block, ToolResultBlock)}
+    results: dict[str, ToolResultBlock] = {}
+    for block in blocks:
+        # A step may be from before the end of a call.
+        if isinstance(block, ToolResultBlock) and not (block.state is ToolResultState.RUNNING and block.id in results):
+            results[block.id] = block
     return {
         block.id: _read_call(run, block, results.get(block.id), lines[block.id], starts.get(block.id))
         for block in blocks
@@ -90,7 +100,7 @@ def _read_call(
             if change["where"] == "tool_call":
                 sent = run.values.value(change["after"])
                 reached = replace(call, name=sent["name"], input=sent["input"])
-    receiving = [line for line in lines if line["hook"] == "on_content"]
+    receiving = [line for line in lines if line["hook"] == "on_content" and not _feedback_in(run, line)]
     changes += [run.values.change(change) for line in receiving for change in line["changes"]]
     response = None if block is None else _raw_response(run, block, [*reversed(acting), *receiving])
     decisions = [
@@ -106,22 +116,45 @@ def _raw_response(run: Run, block: ToolResultBlock, lines: list[JSONObject]) -> 
     changes = (change for line in lines for change in line["changes"])
     first = next((change for change in changes if change["where"] in ("result", "content")), None)
     if first is None:
-        content: ToolOutput = [TextBlock(block.output)] if isinstance(block.output, str) else list(block.output)
-        return ToolResponse(content, block.state, dict(block.metadata))
+        return ToolResponse(block.blocks, block.state, dict(block.metadata))
     raw = run.values.value(first["before"])
     parts: Any = [block_adapter().validate_python(part) for part in raw["content"]]
     return ToolResponse(parts, ToolResultState(raw["state"] or block.state), raw["metadata"] or {})
 
 
-def result_at(run: Run, path: Sequence[str]) -> tuple[ToolCallBlock, ToolResultBlock] | None:
-    """Return a call and its result; the path has the ids of the calls around it, and its own."""
-    for name in path[:-1]:
-        inner = [child for child in run.children if child.parent is not None and child.parent[2] == name]
-        if not inner:
-            return None
-        run = inner[-1]
-    found = recorded_calls(run).get(path[-1])
-    return None if found is None or found.block is None else (found.written, found.block)
+def result_at(run: Run, path: str) -> tuple[ToolCallBlock, ToolResponse] | None:
+    """Return a call and its result, as it came; the path has the ids of the calls around it, and its own."""
+    for child in reversed(run.children):
+        outer_id = None if child.parent is None else child.parent[2]
+        if outer_id is not None and path.startswith(f"{outer_id}/"):
+            return result_at(child, path.removeprefix(f"{outer_id}/"))
+    found = recorded_calls(run).get(path)
+    return None if found is None or found.response is None else (found.written, found.response)
+
+
+def feedback_on(run: Run, path: str) -> str | None:
+    """Return what the user said of a call when answering, before layers of on_content changed it."""
+    for line in run.lines:
+        if line["kind"] == "layer" and line.get("tool_call") == path:
+            feedback = _feedback_in(run, line)
+            if feedback is not None:
+                return feedback
+    for line in reversed([line for line in run.lines if line["kind"] == "step"]):
+        reply = run.values.value(line["state"])["reply_context"] or {}
+        inner = reply.get("inner", {}).get(path, {})
+        decision = inner.get("decision") or reply.get("decisions", {}).get(path) or {}
+        if decision.get("by") == "user":
+            return decision["message"] or None
+    return None
+
+
+def _feedback_in(run: Run, line: JSONObject) -> str | None:
+    """Return the user's words that a layer of on_content changed; `None` for a line of anything else."""
+    for change in line["changes"]:
+        before = run.values.value(change["before"]) if change["where"] == "content" else {}
+        if before.get("source") == "feedback":
+            return "".join(part["text"] for part in before["content"] if part["type"] == "text")
+    return None
 
 
 def given_inputs(run: Run) -> list[Msg]:

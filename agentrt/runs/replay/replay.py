@@ -1,18 +1,19 @@
 """The replay of a run."""
 
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Literal, get_args
 
 from agentrt._runtime.flow.handles import take_tag
 from agentrt.agent import Agent
 from agentrt.errors import UsageError
+from agentrt.event import TaskStartedEvent
 from agentrt.message import Msg
 from agentrt.runs.recorder import RunRecorder
 from agentrt.runs.replay.answers import RecordedAnswers
 from agentrt.runs.replay.differences import Difference, differences_of
 from agentrt.runs.replay.record import given_inputs
 from agentrt.runs.run import After, Run
-from agentrt.state import InMemoryStateStore
+from agentrt.state import AgentState, InMemoryStateStore, TaskRecord
 
 __all__ = ["Replay", "replay_run"]
 
@@ -57,6 +58,8 @@ async def replay_run(run: Run, agent: Agent, after: After) -> Replay:
         conversation = agent.with_middlewares([recorder, *layers, answers]).with_state(state)
         conversation.state_store = None
         answers.conversation = conversation
+        if any(isinstance(event, TaskStartedEvent) for event in run.events):
+            conversation.live_conversation.task_host = _RecordedTasks()
         message = await _converse(conversation, run, answers)
         await store.runs.flush()
         replayed = await store.runs.load(run.session_id, run.reply_id)
@@ -64,6 +67,27 @@ async def replay_run(run: Run, agent: Agent, after: After) -> Replay:
     if after != "keep":
         del differences[1:]
     return Replay(differences, message, not answers.is_left or answers.is_at_end)
+
+
+class _RecordedTasks:
+    """Lets background calls go as in the record, and runs none of them."""
+
+    async def start(self, task: TaskRecord, state: AgentState) -> None:
+        pass
+
+    async def state_of(self, task: TaskRecord) -> Literal["over"]:
+        return "over"
+
+    # For the model's tools, which the record answers.
+
+    async def describe(self) -> str:
+        return ""
+
+    async def read(self, task_id: str) -> str:
+        return ""
+
+    async def stop(self, task_id: str) -> bool:
+        return False
 
 
 async def _converse(conversation: Agent, run: Run, answers: RecordedAnswers) -> Msg | None:

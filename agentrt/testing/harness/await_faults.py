@@ -49,7 +49,8 @@ async def check_every_suspension(
     with the state of their calls. The inputs are sent one after the other, and `answer` answers a reply
     that waits. The first run is undisturbed; then, for each fault, there is one run with it at its first possible
     place, one at the second, and so on, until a run has no such place. For a long conversation, `every=3`
-    tries the first place, the fourth and so on.
+    tries a third of the places with each fault: the first, the fourth and so on with one, the second, the fifth and
+    so on with the next.
 
     After each run: every call in the context has one result, or waits; a reply has one end on record and at most one
     `REPLY_END`; no task and no generator is left; tools ran as their results say; a cancellation propagated; and
@@ -86,11 +87,13 @@ async def run_with_every_fault(
     assert suspensions >= at_least, f"there are {suspensions} suspensions, which is fewer than {at_least}"
     runs: Counter[str] = Counter()
     problems: list[str] = []
-    for fault in faults_named(faults, "asyncio" if running_trio() is None else "trio"):
+    for index, fault in enumerate(faults_named(faults, "asyncio" if running_trio() is None else "trio")):
         if undisturbed.agent.state_store is None and fault.name == "kill":
             continue  # nothing survives the process
         places = 0
-        for number in count(1, every):  # the places of the fault
+        # Each fault begins at another place than the one before it, so that together they leave none out.
+        first = 1 + index % min(every, max(1, undisturbed.reached[fault.point]))
+        for number in count(first, every):  # the places of the fault
             run = FaultRun(plan, fault, number)
             problem = await run.run()
             if problem:

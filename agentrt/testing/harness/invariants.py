@@ -1,10 +1,10 @@
 """The invariants of a conversation, whatever happened to it; each function yields the violations in words."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pydantic_core import from_json
 
-from agentrt.event import AgentEvent, ReplyEndEvent, ToolResultEndEvent
+from agentrt.event import AgentEvent, ReplyEndEvent, ToolCallStartEvent, ToolResultEndEvent
 from agentrt.message import ContentBlock, Msg, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.state import AgentState
 from agentrt.testing.harness.tool_log import ToolLog, ToolRun
@@ -65,19 +65,37 @@ def problems_of_killed_process(
     events: Iterable[AgentEvent], runs: Iterable[ToolRun], last: str, state: AgentState
 ) -> Iterator[str]:
     """Yield the events of the last reply that were emitted before a save, for the state left by a dead process."""
-    blocks = list(_message_blocks(_messages_of(state)))
-    results = {block.id: block.state for block in blocks if isinstance(block, ToolResultBlock)}
+    events, blocks = list(events), list(_message_blocks(_messages_of(state)))
     if state.summary:
         return  # whether the messages behind it were saved can no longer be seen
+    results = _results_on_record(state, blocks)
     for event in [event for event in events if event.reply_id == last]:
-        if isinstance(event, ToolResultEndEvent) and results.get(event.tool_call_id) != event.state:
+        if isinstance(event, ToolResultEndEvent) and not _has_saved(results, event):
             yield f"TOOL_RESULT_END of the call {event.tool_call_id!r} was emitted before its result was saved"
         if isinstance(event, ReplyEndEvent) and (state.last_reply is None or state.last_reply.reply_id != last):
             yield f"REPLY_END of the reply {last!r} was emitted before the end was saved"
     calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
+    # Once the call around it has its result, no state has a call that a tool has made.
+    starts = [event for event in events if isinstance(event, ToolCallStartEvent)]
+    inside = {event.tool_call_name for event in starts if "/" in event.tool_call_id}
     for run in runs:
-        if not any(_is_run_of(run, call) for call in calls):
+        if run.name not in inside and not any(_is_run_of(run, call) for call in calls):
             yield f"the tool {run.name!r} ran before its call was saved"
+
+
+def _results_on_record(state: AgentState, blocks: Iterable[ContentBlock]) -> dict[str, ToolResultState]:
+    """Return the states of all results: those in the messages, and those of calls that tools have made."""
+    inner = {} if state.reply_context is None else state.reply_context.inner
+    results = {path: call.result.state for path, call in inner.items() if call.result is not None}
+    return results | {block.id: block.state for block in blocks if isinstance(block, ToolResultBlock)}
+
+
+def _has_saved(results: Mapping[str, ToolResultState], event: ToolResultEndEvent) -> bool:
+    """Say whether the result is on record: that of a call which a tool has made, until the outer call has its own."""
+    outer_id, slash, _ = event.tool_call_id.partition("/")
+    if slash and results.get(outer_id, ToolResultState.RUNNING) is not ToolResultState.RUNNING:
+        return True
+    return results.get(event.tool_call_id) == event.state
 
 
 def problems_of_runs(log: ToolLog, state: AgentState) -> Iterator[str]:

@@ -55,7 +55,7 @@ async def check_middleware(
 
     `factory` makes a new instance each time, with settings for short waits: a rate limit that is not reached, a retry
     without a pause. A conversation that takes longer than `patience`, in seconds, is abandoned. `faults` are those that
-    are injected at every suspension; `every=3` tries every third one, for a layer whose conversations are long.
+    are injected at every suspension; `every=3` tries every third one, another third with each fault.
 
     `beside` are factories of other layers that it needs: each stands outside of it, unless the order that the classes
     state wants it inside. If only certain words trigger the middleware, give them as `inputs`, or give `model`, a

@@ -41,8 +41,7 @@ async def _find_results(run: KitRun, question: str) -> dict[str, str]:
     blocks = [block for message in context for block in message.get_content_blocks("tool_result")]
     results: dict[str, str] = {}
     for block in blocks:
-        parts = [TextBlock(block.output)] if isinstance(block.output, str) else block.output
-        results[block.name] = "".join(part.text for part in parts if isinstance(part, TextBlock))
+        results[block.name] = "".join(part.text for part in block.blocks if isinstance(part, TextBlock))
     return results
 
 
