@@ -1,0 +1,341 @@
+"""The events of a reply, and saved messages, as the updates that an editor shows."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from posixpath import join
+from typing import Any
+
+from acp.schema import (
+    AgentMessageChunk,
+    AgentPlanUpdate,
+    AgentThoughtChunk,
+    AudioContentBlock,
+    ContentToolCallContent,
+    FileEditToolCallContent,
+    ImageContentBlock,
+    PlanEntry,
+    ResourceContentBlock,
+    TextContentBlock,
+    ToolCallLocation,
+    ToolCallProgress,
+    ToolCallStart,
+    UsageUpdate,
+    UserMessageChunk,
+)
+
+from agentrt._runtime.block import HIDDEN_CALL
+from agentrt._runtime.text import one_line
+from agentrt.agent import Agent
+from agentrt.errors import ToolError
+from agentrt.event import (
+    AgentEvent,
+    BlocksWithdrawnEvent,
+    CustomEvent,
+    DataBlockDeltaEvent,
+    DataBlockEndEvent,
+    ModelCallEndEvent,
+    ModelCallRetryEvent,
+    TextBlockDeltaEvent,
+    ThinkingBlockDeltaEvent,
+    ToolCallDeltaEvent,
+    ToolCallEndEvent,
+    ToolCallStartEvent,
+    ToolResultDataDeltaEvent,
+    ToolResultEndEvent,
+    ToolResultStartEvent,
+    ToolResultTextDeltaEvent,
+)
+from agentrt.message import (
+    Base64Source,
+    ContentBlock,
+    DataBlock,
+    Msg,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+    ToolResultBlock,
+    ToolResultState,
+    URLSource,
+)
+from agentrt.tool.arguments import parse_arguments
+
+__all__ = ["ReplyUpdates", "call_content", "call_title", "message_chunk", "raw_input", "saved_updates"]
+
+_Update = (
+    UserMessageChunk
+    | AgentMessageChunk
+    | AgentThoughtChunk
+    | ToolCallStart
+    | ToolCallProgress
+    | AgentPlanUpdate
+    | UsageUpdate
+)
+_LONGEST_TITLE = 120
+_MAX_RESULT = 100_000  # characters that an editor is shown of one result
+_STARTS_OVER = "\n\n*(the answer starts over)*\n\n"
+_PLAN_STATES: Mapping[str, Any] = {"todo": "pending", "in_progress": "in_progress", "done": "completed"}
+_CALL_STATES: Mapping[ToolResultState, Any] = {
+    ToolResultState.SUCCESS: "completed",
+    ToolResultState.RUNNING: "in_progress",  # of a reply that was left, which the next prompt finishes
+}
+
+
+@dataclass(slots=True)
+class _EditorCall:
+    """What the editor was told of a call."""
+
+    name: str
+    input: str = ""
+    text: str = ""
+    data: dict[str, DataBlock] = field(default_factory=dict)
+
+
+class ReplyUpdates:
+    """Translates the events of one reply; `folder` is the one that paths of the workspace are relative to.
+
+    An editor has no way to take text back: where a model starts its answer over, it shows a line that says so.
+    """
+
+    def __init__(self, agent: Agent, folder: str) -> None:
+        self._agent = agent
+        self._folder = folder
+        self.reply_id: str | None = None
+        self._calls: dict[str, _EditorCall] = {}
+        self._data: dict[str, DataBlock] = {}
+        self._translations: dict[type, Callable[[Any], Iterator[_Update]]] = {
+            TextBlockDeltaEvent: self._text,
+            ThinkingBlockDeltaEvent: self._thought,
+            DataBlockDeltaEvent: self._collect_data,
+            DataBlockEndEvent: self._show_data,
+            ToolCallStartEvent: self._open_call,
+            ToolCallDeltaEvent: self._extend_call,
+            ToolCallEndEvent: self._complete_call,
+            ToolResultStartEvent: self._begin_result,
+            ToolResultTextDeltaEvent: self._extend_result,
+            ToolResultDataDeltaEvent: self._collect_result_data,
+            ToolResultEndEvent: self._end_result,
+            ModelCallEndEvent: self._usage,
+            ModelCallRetryEvent: self._withdraw,
+            BlocksWithdrawnEvent: self._withdraw,
+            CustomEvent: self._plan,
+        }
+
+    def translate(self, event: AgentEvent) -> Iterator[_Update]:
+        """Yield the updates that say the same, none for what the protocol has no place for."""
+        self.reply_id = self.reply_id or event.reply_id
+        if event.reply_id != self.reply_id:
+            return  # of a sub-agent, whose answer is the result of a call of this reply
+        if getattr(event, "tool_call_id", "").startswith(HIDDEN_CALL):
+            return  # of a layer, and no model sees it either
+        translation = self._translations.get(event.__class__)
+        if translation is not None:
+            yield from translation(event)
+
+    def _text(self, event: TextBlockDeltaEvent) -> Iterator[_Update]:
+        yield message_chunk(event.delta)
+
+    def _thought(self, event: ThinkingBlockDeltaEvent) -> Iterator[_Update]:
+        yield _thought(event.delta)
+
+    def _collect_data(self, event: DataBlockDeltaEvent) -> Iterator[_Update]:
+        _collect(self._data, event)
+        return iter(())
+
+    def _show_data(self, event: DataBlockEndEvent) -> Iterator[_Update]:
+        block = self._data.pop(event.block_id, None)
+        if block is not None:
+            yield _chunk(_content_block(block))
+
+    def _open_call(self, event: ToolCallStartEvent) -> Iterator[_Update]:
+        self._calls[event.tool_call_id] = _EditorCall(event.tool_call_name)
+        yield _call_start(ToolCallBlock(event.tool_call_id, event.tool_call_name), "pending")
+
+    def _extend_call(self, event: ToolCallDeltaEvent) -> Iterator[_Update]:
+        self._call(event).input += event.delta
+        return iter(())
+
+    def _complete_call(self, event: ToolCallEndEvent) -> Iterator[_Update]:
+        call = self._call(event)
+        block = ToolCallBlock(event.tool_call_id, call.name, call.input)
+        yield _progress(event.tool_call_id, title=call_title(block), raw_input=raw_input(block))
+
+    def _begin_result(self, event: ToolResultStartEvent) -> Iterator[_Update]:
+        yield _progress(event.tool_call_id, status="in_progress")
+
+    def _extend_result(self, event: ToolResultTextDeltaEvent) -> Iterator[_Update]:
+        self._call(event).text += event.delta
+        return iter(())
+
+    def _collect_result_data(self, event: ToolResultDataDeltaEvent) -> Iterator[_Update]:
+        _collect(self._call(event).data, event)
+        return iter(())
+
+    def _end_result(self, event: ToolResultEndEvent) -> Iterator[_Update]:
+        call = self._call(event)
+        output: Any = [TextBlock(call.text), *call.data.values()] if call.text or call.data else ""
+        saved = self._saved_result(event.tool_call_id)
+        block = ToolResultBlock(
+            event.tool_call_id,
+            call.name,
+            output if event.output is None else event.output,
+            event.state,
+            {} if saved is None else saved.metadata,
+        )
+        yield _call_result(block, self._folder)
+        self._calls.pop(event.tool_call_id, None)
+
+    def _withdraw(self, event: ModelCallRetryEvent | BlocksWithdrawnEvent) -> Iterator[_Update]:
+        withdrawn = [block_id for block_id in event.block_ids if block_id in self._calls]
+        for call_id in withdrawn:
+            del self._calls[call_id]
+            yield _progress(call_id, status="failed", content=[call_content("withdrawn")])
+        if len(withdrawn) < len(event.block_ids):
+            yield message_chunk(_STARTS_OVER)
+
+    def _usage(self, event: ModelCallEndEvent) -> Iterator[_Update]:
+        used = (event.input_tokens or 0) + (event.output_tokens or 0)
+        if used:
+            yield UsageUpdate(session_update="usage_update", used=used, size=self._agent.model.context_size)
+
+    def _plan(self, event: CustomEvent) -> Iterator[_Update]:
+        if event.name == "plan_updated" and isinstance(event.value, dict):
+            plan, entries = event.value.get("plan"), []
+            for item in plan.get("subtasks", []) if isinstance(plan, dict) else []:
+                status = _PLAN_STATES.get(item.get("state"))
+                if status is not None:  # an abandoned one has no place in the protocol
+                    entries.append(PlanEntry(content=item.get("name", ""), priority="medium", status=status))
+            yield AgentPlanUpdate(session_update="plan", entries=entries)
+
+    def _call(self, event: Any) -> _EditorCall:
+        # A resumed reply has calls from before.
+        return self._calls.setdefault(event.tool_call_id, _EditorCall(event.tool_call_name))
+
+    def _saved_result(self, call_id: str) -> ToolResultBlock | None:
+        context = self._agent.state.reply_context
+        blocks = [] if context is None else context.blocks
+        return next((b for b in reversed(blocks) if isinstance(b, ToolResultBlock) and b.id == call_id), None)
+
+
+def saved_updates(message: Msg, folder: str) -> Iterator[_Update]:
+    """Yield the updates that show a saved message again."""
+    blocks = [TextBlock(message.content)] if isinstance(message.content, str) else message.content
+    results = {block.id: block for block in blocks if isinstance(block, ToolResultBlock)}
+    for block in blocks:
+        match block:
+            case TextBlock() | DataBlock() if message.role == "user":
+                yield UserMessageChunk(session_update="user_message_chunk", content=_content_block(block))
+            case TextBlock() | DataBlock() if message.role == "assistant":
+                yield _chunk(_content_block(block))
+            case ThinkingBlock():
+                yield _thought(block.thinking)
+            case ToolCallBlock() if not block.is_hidden:
+                yield _call_start(block, "pending")
+                if block.id in results:
+                    yield _call_result(results[block.id], folder)
+
+
+def call_title(call: ToolCallBlock) -> str:
+    """Return a call in one line."""
+    return one_line(f"{call.name} {call.input}".strip(), _LONGEST_TITLE)
+
+
+def raw_input(call: ToolCallBlock) -> Any:
+    """Return the arguments of a call; as text where they are not a JSON object."""
+    try:
+        return parse_arguments(call.input)
+    except ToolError:
+        return call.input
+
+
+def _collect(known: dict[str, DataBlock], event: DataBlockDeltaEvent | ToolResultDataDeltaEvent) -> None:
+    block = known.get(event.block_id)
+    if event.url is not None:
+        known[event.block_id] = DataBlock(URLSource(event.url, event.media_type))
+    elif block is not None and isinstance(block.source, Base64Source):
+        block.source.data += event.data or ""
+    else:
+        known[event.block_id] = DataBlock(Base64Source(event.data or "", event.media_type))
+
+
+def _content_block(block: ContentBlock) -> Any:
+    if isinstance(block, TextBlock):
+        return TextContentBlock(type="text", text=block.text)
+    assert isinstance(block, DataBlock)
+    source, media_type = block.source, block.source.media_type or ""
+    if isinstance(source, URLSource):
+        return ResourceContentBlock(
+            type="resource_link", name=block.name or source.url, uri=source.url, mime_type=source.media_type
+        )
+    if media_type.startswith("image/"):
+        return ImageContentBlock(type="image", data=source.data, mime_type=media_type)
+    if media_type.startswith("audio/"):
+        return AudioContentBlock(type="audio", data=source.data, mime_type=media_type)
+    return TextContentBlock(type="text", text=f"({media_type}, {len(source.data) * 3 // 4:,} bytes)")
+
+
+def _chunk(content: Any) -> AgentMessageChunk:
+    return AgentMessageChunk(session_update="agent_message_chunk", content=content)
+
+
+def message_chunk(text: str) -> AgentMessageChunk:
+    """Return the update by which the agent says something."""
+    return _chunk(TextContentBlock(type="text", text=text))
+
+
+def call_content(text: str) -> ContentToolCallContent:
+    """Return text as a part of what a call shows."""
+    return ContentToolCallContent(type="content", content=TextContentBlock(type="text", text=text))
+
+
+def _thought(text: str) -> AgentThoughtChunk:
+    content = TextContentBlock(type="text", text=text)
+    return AgentThoughtChunk(session_update="agent_thought_chunk", content=content)
+
+
+def _call_start(call: ToolCallBlock, status: Any) -> ToolCallStart:
+    outer = call.id.rpartition("/")[0]
+    return ToolCallStart(
+        session_update="tool_call",
+        tool_call_id=call.id,
+        title=call_title(call),
+        status=status,
+        raw_input=raw_input(call) if call.input else None,
+        # The protocol has no calls in calls; an editor that knows the field may indent them.
+        field_meta={"agentrt/parentToolCallId": outer} if outer else None,
+    )
+
+
+def _progress(call_id: str, **values: Any) -> ToolCallProgress:
+    return ToolCallProgress(session_update="tool_call_update", tool_call_id=call_id, **values)
+
+
+def _call_result(result: ToolResultBlock, folder: str) -> ToolCallProgress:
+    content: list[Any] = []
+    for block in result.blocks:
+        part = _content_block(block)
+        if isinstance(part, TextContentBlock):
+            if not part.text:
+                continue
+            if len(part.text) > _MAX_RESULT:
+                part.text = f"{part.text[:_MAX_RESULT]} ... ({len(part.text):,} characters)"
+        content.append(ContentToolCallContent(type="content", content=part))
+    # Tools write metadata freely, so of a wrong type nothing is shown.
+    match result.metadata.get("diff"):
+        case {"path": str(path), "old_text": str() | None as old_text, "new_text": str(new_text)}:
+            content.append(
+                FileEditToolCallContent(type="diff", path=join(folder, path), old_text=old_text, new_text=new_text)
+            )
+    values = result.metadata.get("locations")
+    locations = []
+    for location in values if isinstance(values, list) else []:
+        match location:
+            case {"path": str(path), "line": int(line)} if line >= 0:
+                locations.append(ToolCallLocation(path=join(folder, path), line=line))
+            case {"path": str(path)}:
+                locations.append(ToolCallLocation(path=join(folder, path)))
+    return _progress(
+        result.id,
+        status=_CALL_STATES.get(result.state, "failed"),
+        content=content,
+        locations=locations or None,
+    )
