@@ -56,8 +56,7 @@ def answer_parts(result: ToolResultBlock) -> list[dict[str, Any]]:
     if text.lstrip().startswith("{"):
         with suppress(ValueError, RecursionError):
             return [{"data": strict_json(text)}]
-    blocks = [] if isinstance(result.output, str) else result.output
-    return [{"text": text}, *(file_part(block) for block in blocks if isinstance(block, DataBlock))]
+    return [{"text": text}, *(file_part(block) for block in result.blocks if isinstance(block, DataBlock))]
 
 
 def file_part(block: DataBlock) -> dict[str, Any]:

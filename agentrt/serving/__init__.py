@@ -3,6 +3,7 @@
 from agentrt.errors import ConfigError
 
 try:
+    from agentrt.serving.acp import EditorCommand, acp_agent
     from agentrt.serving.app import create_app
     from agentrt.serving.inputs import RemoteUserInput, StudioUserInput
     from agentrt.serving.limits import Limits
@@ -17,10 +18,12 @@ except ModuleNotFoundError as error:
 __all__ = [
     "Authenticate",
     "BearerTokens",
+    "EditorCommand",
     "Limits",
     "Owner",
     "RemoteUserInput",
     "StudioUserInput",
+    "acp_agent",
     "create_app",
     "mcp_server",
 ]

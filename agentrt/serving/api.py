@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from agentrt._runtime.block import new_name
 from agentrt.errors import SessionCorrupt, UsageError
-from agentrt.runner import ReplyHandle
+from agentrt.runner import ReplyHandle, TaskInfo
 from agentrt.serving.bodies import (
     confirm_calls,
     is_reply_id,
@@ -32,6 +32,7 @@ from agentrt.serving.owners.sessions import (
     OwnerSessions,
     check_sent_id,
     describe_session,
+    event_json,
     message_json,
     no_reply,
 )
@@ -56,7 +57,7 @@ class Api:
 
     def routes(self) -> list[Route]:
         """Return the routes; a session id may hold slashes."""
-        session, reply = "/api/sessions/{session_id:path}", "/api/replies/{reply_id}"
+        session, reply, task = "/api/sessions/{session_id:path}", "/api/replies/{reply_id}", "/api/tasks/{task_id}"
         table: list[tuple[str, str, RouteHandler]] = [
             ("GET", "/api/sessions", self._list_sessions),
             ("POST", f"{session}/fork", self._fork_session),
@@ -65,6 +66,9 @@ class Api:
             ("DELETE", session, self._delete_session),
             ("GET", f"{reply}/events", self._follow_reply),
             ("POST", f"{reply}/interrupt", self._interrupt_reply),
+            ("GET", "/api/tasks", self._list_tasks),
+            ("GET", task, self._read_task),
+            ("POST", f"{task}/stop", self._stop_task),
             ("GET", "/api/waiting", self._list_waiting),
             ("GET", "/api/chains", self._read_chains),
         ]
@@ -203,6 +207,18 @@ class Api:
             headers=headers,
         )
 
+    async def _list_tasks(self, request: Request, sessions: OwnerSessions) -> Response:
+        tasks = await sessions.tasks(request.query_params.get("session", ""))
+        return JsonResponse({"tasks": [_task_json(task) for task in tasks]})
+
+    async def _read_task(self, request: Request, sessions: OwnerSessions) -> Response:
+        return JsonResponse(_task_json(await _find_task(request, sessions)))
+
+    async def _stop_task(self, request: Request, sessions: OwnerSessions) -> Response:
+        task = await _find_task(request, sessions)
+        is_stopped = task.state != "over" and await sessions.interrupt(task.session_id, task.reply_id)
+        return JsonResponse({"id": task.id, "stopped": is_stopped})
+
     async def _list_waiting(self, request: Request, sessions: OwnerSessions) -> Response:
         cursor = request.query_params.get("cursor") or None
         page = await sessions.list_page(limit=_LONGEST_PAGE, cursor=cursor)
@@ -226,6 +242,27 @@ class Api:
                 "runs": self._has_runs,
             }
         )
+
+
+async def _find_task(request: Request, sessions: OwnerSessions) -> TaskInfo:
+    """Return the background call of the path, of the session in `?session=`."""
+    tasks = await sessions.tasks(request.query_params.get("session", ""))
+    found = next((task for task in tasks if task.id == request.path_params["task_id"]), None)
+    if found is None:
+        raise no_reply()
+    return found
+
+
+def _task_json(task: TaskInfo) -> dict[str, Any]:
+    question = None if task.question is None else event_json(task.question)
+    return {
+        "id": task.id,
+        "tool": task.tool,
+        "state": task.state,
+        "session_id": task.session_id,
+        "reply_id": task.reply_id,
+        "question": question,
+    }
 
 
 def _reply_of_answer(body: dict[str, Any]) -> str | None:

@@ -30,7 +30,7 @@ from agentrt.serving.api import Api
 from agentrt.serving.failure import ApiError, failure_body
 from agentrt.serving.gate import Gate
 from agentrt.serving.guard import RequestGuard, check_origins
-from agentrt.serving.inputs import InputBoard, InputRoutes
+from agentrt.serving.inputs import InputBoard, InputRoutes, LoginRoute
 from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.limits import Limits
 from agentrt.serving.mcp.route import McpRoute
@@ -91,14 +91,14 @@ def create_app(
         raise ConfigError(f"create_app(limits=...) must be Limits, not {limits!r:.200}")
     playground_rules = Playground(playground, runners, has_owners=auth is not None)
     gate = Gate(runners, auth, limits)
-    report_routes = ReportRoutes(gate, reports)
-    run_routes = RunRoutes(gate, playground_rules, runs)
+    report_routes, run_routes = ReportRoutes(gate, reports), RunRoutes(gate, playground_rules, runs)
     board = InputBoard(gate.owners)
     mcp = McpRoute(gate)
     app = Starlette(
         routes=[
             *Api(gate, playground_rules, has_reports=report_routes.has_folder, has_runs=run_routes.are_open).routes(),
             *InputRoutes(gate, board).routes(),
+            *LoginRoute(gate).routes(),
             *LayerRoutes(gate).routes(),
             *run_routes.routes(),
             *report_routes.routes(),

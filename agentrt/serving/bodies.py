@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from agentrt import Msg
 from agentrt._runtime.conversation.inputs import ANSWERS, AnswerEvent, as_messages, check_content
+from agentrt._runtime.decoding.answer_form import AnswerForm
 from agentrt.errors import InvalidInputError, UsageError
 from agentrt.event import (
     AgentEvent,
@@ -18,6 +19,7 @@ from agentrt.event import (
 )
 from agentrt.serving.budget import take_in
 from agentrt.serving.failure import ApiError
+from agentrt.types import JSONSchema
 
 __all__ = [
     "confirm_calls",
@@ -27,12 +29,14 @@ __all__ = [
     "read_idempotency_key",
     "read_on_disconnect",
     "read_query_number",
+    "read_response_format",
     "read_user_message",
     "read_user_messages",
 ]
 
 _IDEMPOTENCY_KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_EVENT_NUMBER = 2**53 - 1
+_MAX_SCHEMA_SIZE = 100_000  # characters
 _MESSAGE_FIELDS = ("role", "content", "name")
 
 
@@ -119,6 +123,32 @@ def read_user_message(item: Any, place: str) -> Msg:
             f"'{place}.content' must be non-empty text, or a list of parts of type 'text' or 'image_url'",
         ) from None
     return message
+
+
+def read_response_format(value: Any, place: str) -> JSONSchema | None:
+    """Return the JSON schema of the answer that the client asks for, `None` for text.
+
+    It is in OpenAI's form, in all protocols. Raises `ApiError` that names the place.
+    """
+    if value is None or value == {"type": "text"}:
+        return None
+    json_schema = value.get("json_schema") if isinstance(value, dict) and value.get("type") == "json_schema" else None
+    schema = json_schema.get("schema") if isinstance(json_schema, dict) else None
+    if not isinstance(schema, dict):
+        raise ApiError(
+            400,
+            "invalid_input",
+            f"{place!r} must be {{'type': 'text'}}, or {{'type': 'json_schema', 'json_schema': {{'name', 'schema'}}}} "
+            f"with the JSON schema of an object",
+        )
+    if len(dumps(schema)) > _MAX_SCHEMA_SIZE:
+        raise ApiError(400, "invalid_input", f"{place!r} has a schema of more than {_MAX_SCHEMA_SIZE:,} characters")
+    try:
+        return AnswerForm(schema).schema
+    except InvalidInputError as error:
+        # Our own words about what the client sent.
+        reason = str(error).replace("structured_schema", "its schema", 1)
+        raise ApiError(400, "invalid_input", f"{place!r} cannot be used: {reason:.500}") from None
 
 
 def read_answer(value: Any) -> AnswerEvent | None:

@@ -12,6 +12,7 @@ from agentrt.event import ExternalExecutionResultEvent, UserConfirmResultEvent, 
 from agentrt.runner import ReplyHandle
 from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import OwnerSessions
+from agentrt.types import JSONSchema
 
 __all__ = ["path_of_events", "read_status", "submit_answer", "submit_first", "submit_fork", "submit_messages"]
 
@@ -35,6 +36,7 @@ async def submit_first(
     *,
     history: Sequence[Msg] = (),
     labels: Mapping[str, str] | None = None,
+    schema: JSONSchema | None = None,
 ) -> ReplyHandle:
     """Start a reply in a new session, whose id no client knows yet; a refused or cancelled request leaves no session.
 
@@ -42,7 +44,7 @@ async def submit_first(
     """
     await sessions.begin(session_id, history, labels)
     try:
-        return await submit_messages(sessions, session_id, messages, reply_id)
+        return await submit_messages(sessions, session_id, messages, reply_id, schema)
     except BaseException:
         with anyio.move_on_after(_ROLLBACK_SECONDS, shield=True):
             await sessions.forget(session_id)
@@ -50,12 +52,16 @@ async def submit_first(
 
 
 async def submit_messages(
-    sessions: OwnerSessions, session_id: str, messages: Sequence[Msg], reply_id: str | None
+    sessions: OwnerSessions,
+    session_id: str,
+    messages: Sequence[Msg],
+    reply_id: str | None,
+    schema: JSONSchema | None = None,
 ) -> ReplyHandle:
     """Start a reply, in a session that is created if needed; raises `ApiError` for a message that is refused now."""
     await sessions.ensure(session_id)
     try:
-        return await sessions.submit(session_id, messages, reply_id)
+        return await sessions.submit(session_id, messages, reply_id, schema)
     except ResumeError as error:
         raise _refused_input(error, sessions.question_of(await sessions.load(session_id))) from None
     except InvalidInputError:

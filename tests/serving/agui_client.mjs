@@ -9,7 +9,7 @@ const { url, thread, runs } = JSON.parse(readFileSync(0, "utf8"));
 const agent = new HttpAgent({ url, threadId: thread, initialState: { mine: 1 } });
 const seen = [];
 for (const run of runs) {
-  const events = [];
+  const events = [], states = [], partial = [];
   let finished = null;
   for (const message of run.messages ?? []) agent.addMessage(message);
   const resume = run.decide?.map((payload, index) =>
@@ -18,8 +18,13 @@ for (const run of runs) {
       : { interruptId: agent.pendingInterrupts[index].id, status: "resolved", payload });
   let error = null;
   try {
-    await agent.runAgent({ ...(resume && { resume }), ...(run.runId && { runId: run.runId }) }, {
-      onEvent: ({ event }) => { events.push(event.type); },
+    const { runId, forwardedProps } = run;
+    await agent.runAgent({ ...(resume && { resume }), ...(runId && { runId }), ...(forwardedProps && { forwardedProps }) }, {
+      onEvent: ({ event }) => {
+        events.push(event.type);
+        if (event.type.startsWith("STATE_")) states.push(event);
+      },
+      onStateChanged: ({ state }) => { partial.push(structuredClone(state.agentrt?.structured_output)); },
       onRunFinishedEvent: ({ event }) => { finished = event; },
       onRunErrorEvent: ({ event }) => { finished = event; },
     });
@@ -27,6 +32,6 @@ for (const run of runs) {
     error = { status: failure.status ?? null, code: failure.payload?.error?.code ?? null, message: String(failure) };
   }
   const { messages, state, pendingInterrupts: open } = agent;
-  seen.push(structuredClone({ events, finished, error, messages, state, open })); // the next run changes them
+  seen.push(structuredClone({ events, states, partial, finished, error, messages, state, open })); // the next run changes them
 }
 console.log(JSON.stringify(seen));

@@ -12,6 +12,7 @@ from a2a.helpers import new_text_message
 from a2a.types import (
     CancelTaskRequest,
     GetTaskRequest,
+    ListTasksRequest,
     Part,
     Role,
     SendMessageConfiguration,
@@ -26,12 +27,12 @@ from google.protobuf.json_format import ParseDict
 
 from agentrt import Agent
 from agentrt.errors import Transient
-from agentrt.message import Base64Source, DataBlock, TextBlock, ToolCallBlock
+from agentrt.message import Base64Source, DataBlock, TextBlock, ToolCallBlock, URLSource
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.serving import BearerTokens, Limits, create_app
 from agentrt.state import SQLiteStore
-from agentrt.tool import ToolBase
+from agentrt.tool import FunctionTool, ToolBase
 from tests.runner.conftest import approved_pay, make_agent
 from tests.serving.conftest import serve
 
@@ -309,12 +310,77 @@ async def test_tasks_of_another_owner_are_not_there():
         assert await ann.get_task(GetTaskRequest(id=asked.id)) == asked
 
 
+async def test_tasks_of_an_owner_are_listed_page_by_page():
+    app = create_app(make_agent(approved_pay()), auth=BearerTokens({"t1": "ann", "t2": "bob"}))
+    async with app.router.lifespan_context(app), open_sdk_client(app, token="t1") as client:
+        hello = await ask(client, "Hi")
+        again = await ask(client, "Hi again", Task(context_id=hello.context_id))
+        paying = await ask(client, "call pay")
+        everything = await client.list_tasks(ListTasksRequest())
+        assert [task.id for task in everything.tasks] == [paying.id, again.id, hello.id]
+        assert (everything.total_size, everything.page_size, everything.next_page_token) == (3, 50, "")
+        assert [task.status.state for task in everything.tasks] == [INPUT_REQUIRED, COMPLETED, COMPLETED]
+        assert not any(task.artifacts for task in everything.tasks)
+        assert everything.tasks[2].history[0].parts[0].text == "Hi"
+        first = await client.list_tasks(ListTasksRequest(page_size=2, include_artifacts=True))
+        assert text_of(first.tasks[1]) == "You said: Hi again"
+        second = await client.list_tasks(ListTasksRequest(page_size=2, page_token=first.next_page_token))
+        assert ([task.id for task in second.tasks], second.next_page_token) == ([hello.id], "")
+        waiting = ListTasksRequest(status=INPUT_REQUIRED)
+        assert [task.id for task in (await client.list_tasks(waiting)).tasks] == [paying.id]
+        of_context = await client.list_tasks(ListTasksRequest(context_id=hello.context_id))
+        assert [task.id for task in of_context.tasks] == [again.id, hello.id]
+        newer = ListTasksRequest(status_timestamp_after=everything.tasks[1].status.timestamp)
+        assert [task.id for task in (await client.list_tasks(newer)).tasks] == [paying.id]
+        async with open_sdk_client(app, token="t2") as other:
+            assert (await other.list_tasks(ListTasksRequest(context_id=hello.context_id))).total_size == 0
+
+
+async def test_files_go_in_and_out_by_reference():
+    report = DataBlock(URLSource("https://files.example/report.pdf", "application/pdf"), name="report.pdf")
+    model = ScriptedChatModel([[TextBlock("Read this."), report]])
+    async with serve_sdk(Agent("reader", "", model)) as client:
+        request = message("Look.")
+        request.message.parts.append(Part(url="https://files.example/b?n=1", filename="b.pdf"))
+        request.message.parts.append(Part(raw=b"\x00", media_type="audio/wav"))
+        [first, *_] = await stream(client, request)
+        task = await client.get_task(GetTaskRequest(id=first.task.id))
+    _, letter, sound = model.calls[0].messages[-1].get_content_blocks()
+    assert (letter.name, letter.source) == ("b.pdf", URLSource("https://files.example/b?n=1", "application/pdf"))
+    assert sound.source == Base64Source("AA==", "audio/wav")
+    assert task.history[0].parts[1].url == "https://files.example/b?n=1"
+    sent = task.artifacts[0].parts[1]
+    assert (sent.url, sent.media_type, sent.filename) == (report.source.url, "application/pdf", "report.pdf")
+
+
+async def test_running_and_queued_tasks_are_listed():
+    started, done = anyio.Event(), anyio.Event()
+
+    async def pay() -> str:
+        """Pay."""
+        started.set()
+        await done.wait()
+        return "paid"
+
+    now = SendMessageConfiguration(return_immediately=True)
+    async with serve_sdk(make_agent(FunctionTool(pay)), streaming=False) as client:
+        [first] = await stream(client, message("call pay", configuration=now))
+        await started.wait()
+        [second] = await stream(client, message("Hi", task=Task(context_id=first.task.context_id), configuration=now))
+        listed = await client.list_tasks(ListTasksRequest())
+        done.set()
+    assert {task.id for task in listed.tasks} == {first.task.id, second.task.id}
+    assert [task.status.state for task in listed.tasks] == [TaskState.TASK_STATE_WORKING] * 2
+
+
 async def test_card_says_how_to_come_in_and_names_no_other_agent():
-    agents = [Agent(name, "secret", ScriptedChatModel(["Hi."])) for name in ("first", "second")]
+    model = ScriptedChatModel(["Hi."])
+    agents = [Agent("first", "secret", model, description="Greets."), Agent("second", "secret", model)]
     async with serve(agents, auth=BearerTokens({"t1": "ann"})) as client:
         card = (await client.get("/.well-known/agent-card.json")).json()
         assert (card["name"], card["supportedInterfaces"][0]["url"]) == ("first", "http://localhost/a2a")
         assert card["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"] == "Bearer"
+        assert (card["description"], card["skills"][0]["description"]) == ("Greets.", "Greets.")
         assert "second" not in str(card)
         assert "secret" not in str(card)
         path = "/.well-known/agent-card.json?agent=second"
@@ -334,7 +400,10 @@ REFUSED: list[tuple[Any, int, str]] = [
     ([], -32600, "object"),
     ({"id": 7}, -32600, "jsonrpc"),
     ({**send(), "method": "message/send"}, -32601, "1.0"),
-    ({**send(), "method": "ListTasks"}, -32004, "/api/sessions"),
+    ({**send(), "method": "ListTasks", "params": {"pageSize": 101}}, -32602, "pageSize"),
+    ({**send(), "method": "ListTasks", "params": {"pageToken": "x"}}, -32602, "pageToken"),
+    ({**send(), "method": "ListTasks", "params": {"status": "COMPLETED"}}, -32602, "status"),
+    ({**send(), "method": "ListTasks", "params": {"statusTimestampAfter": "now"}}, -32602, "statusTimestampAfter"),
     ({**send(), "method": "CreateTaskPushNotificationConfig"}, -32003, "SubscribeToTask"),
     (
         {
@@ -353,7 +422,8 @@ REFUSED: list[tuple[Any, int, str]] = [
     (send(parts=[{"text": "a", "data": {}}]), -32602, "parts[0]"),
     (send(parts=[{"text": " "}]), -32602, "not empty"),
     (send(parts=[{"data": {"a": 1}}]), -32602, "not empty"),
-    (send(parts=[{"text": "a"}, {"raw": "aGk=", "mediaType": "video/mp4"}]), -32005, "image"),
+    (send(parts=[{"text": "a"}, {"raw": "aGk=", "mediaType": "video"}]), -32005, "application/pdf"),
+    (send(parts=[{"text": "a"}, {"url": "file:///etc/passwd"}]), -32602, "https://"),
     (send(parts=[{"text": "a"}, {"raw": "?", "mediaType": "image/png"}]), -32602, "base64"),
     (send(taskId="nothing~here"), -32001, "does not exist"),
     (send(contextId="a\x00b"), -32602, "contextId"),

@@ -8,8 +8,9 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import BaseModel
 
-from agentrt import Agent
+from agentrt import Agent, MiddlewareBase
 from agentrt.errors import Transient
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.middleware import RetryMiddleware
@@ -142,3 +143,49 @@ def test_interrupted_reply_is_a_cancelled_run(play):
     [run] = play(make_agent(stop), says("call stop"))
     assert run["error"] is None
     assert run["finished"]["outcome"] == {"type": "cancelled"}
+
+
+def test_structured_output_of_a_layer_comes_in_pieces(play):
+    class AskForTrip(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for item in next_handler(structured_schema=Trip):
+                yield item
+
+    text = '{"city": "Rome", "days": 3}'
+    pieces = [ToolCallBlock("1", "GenerateStructuredOutput", text[n : n + 5]) for n in range(0, len(text), 5)]
+    model = ScriptedChatModel([[ChatResponse([piece], False) for piece in pieces]])
+    [run] = play(Agent("assistant", "", model, middlewares=[AskForTrip()]), says("Plan."))
+
+    assert run["events"].count("TOOL_CALL_ARGS") == len(pieces)
+    [call] = [call for message in run["messages"] for call in message.get("toolCalls", [])]
+    assert call["function"] == {"name": "GenerateStructuredOutput", "arguments": text}
+    assert run["finished"]["result"] == {"city": "Rome", "days": 3}
+
+
+def test_typed_answer_grows_in_the_state_of_the_client(play):
+    trip = {
+        "title": "Italy/~",
+        "stops": [{"city": f"Town {n}", "why": "It is fine. " * 9} for n in range(9)],
+        "ok": True,
+    }
+    first, text = '{"title": "Spain", "stops": [{"city": "Lugo"}], "ok": 7}', json.dumps(trip)
+    said = [
+        [ToolCallBlock(f"{number}", "GenerateStructuredOutput", answer[n : n + 3]) for n in range(0, len(answer), 3)]
+        for number, answer in enumerate((first, text))
+    ]
+    model = ScriptedChatModel([[ChatResponse([piece], False) for piece in pieces] for pieces in said])
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    wanted = {"type": "json_schema", "json_schema": {"name": "trip", "schema": schema}}
+    [run] = play(Agent("a", "", model), {**says("Plan."), "forwardedProps": {"response_format": wanted}})
+
+    assert run["finished"]["result"] == run["state"]["agentrt"]["structured_output"] == trip
+    assert (run["state"]["mine"], run["states"][0]["type"]) == (1, "STATE_SNAPSHOT")
+    # The patches alone, without the snapshot at the end, made the answer of the client.
+    grown = [answer for answer in run["partial"][:-1] if answer.get("title") == trip["title"] and "ok" not in answer]
+    assert grown[-1]["stops"][:7] == trip["stops"][:7]
+    assert sum(len(json.dumps(event)) for event in run["states"]) < 17 * len(text)
+
+
+class Trip(BaseModel):
+    city: str
+    days: int

@@ -6,9 +6,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from agentrt import Agent
 from agentrt._runtime.block import ToolCallBlock, new_id
 from agentrt.model import ScriptedChatModel
 from agentrt.serving import BearerTokens, create_app
+from agentrt.serving.agui.events import RunTranslator
+from agentrt.tool import FunctionTool, ToolContext, ToolResponse
 from tests.runner.conftest import approved_pay, make_agent
 from tests.serving.conftest import PATIENCE, WORDS, Camera, halfway_agent, run_server, serve
 
@@ -36,6 +39,11 @@ def read_events(text: str) -> list[dict[str, Any]]:
         (run_input(says(" ")), (400, "invalid_input"), "'messages[0].content'"),
         (run_input({**says(""), "content": [{"type": "audio"}]}), (400, "invalid_input"), "'image'"),
         (run_input(resume=[{"interruptId": "x", "status": "resolved"}]), (409, "not_waiting"), "is not waiting"),
+        (
+            {**run_input(says("a")), "forwardedProps": {"response_format": "x"}},
+            (400, "invalid_input"),
+            "forwardedProps.",
+        ),
     ],
 )
 async def test_bad_run_is_refused_and_named(body, expected, words):
@@ -153,3 +161,70 @@ async def test_answer_may_be_sent_again_while_a_further_question_waits(further):
         first, again = [read_events((await client.post("/agui", json=body)).text) for _ in range(2)]
         assert again[-1] == first[-1]  # the question, and what this run used
         assert first[-1]["outcome"].get("interrupts") or first[-1]["outcome"]["pendingToolCallIds"] == ["b"]
+
+
+async def rendered_runs(agent: Agent) -> list[dict[str, Any]]:
+    """Return the events of the runs of a reply, each of which allows what the one before it asked."""
+    rendered: list[dict[str, Any]] = []
+    inputs: Any = "go"
+    for run in ("r1", "r2"):
+        context, translator = agent.state.reply_context, None
+        before = None if context is None else context.message.copy()
+        async for event in agent.reply_stream(inputs):
+            translator = translator or RunTranslator(
+                "t", run, event.reply_id, agent_name=agent.name, messages=[], state={}, said_before=before
+            )
+            rendered += translator.translate(event)
+        question = agent.waiting()
+        inputs = None if question is None else question.approve()
+    return rendered
+
+
+async def test_the_calls_of_a_tool_are_in_a_message_of_their_own() -> None:
+    async def settle(context: ToolContext) -> ToolResponse | str:
+        """Settle."""
+        found = await context.call("find")
+        paid = await context.call("pay", {"ids": found.text})
+        return paid if paid.waits else paid.text
+
+    async def find() -> str:
+        """Find."""
+        return "17"
+
+    async def pay(ids: str) -> str:
+        """Pay."""
+        return f"paid {ids}"
+
+    model = ScriptedChatModel([[ToolCallBlock("c", "settle", "{}")], "Settled."])
+    tools = [FunctionTool(settle, is_resumable=True), find, FunctionTool(pay, ask=True)]
+    agent = Agent("clerk", model=model, tools=tools)
+    rendered = await rendered_runs(agent)
+    starts = [item for item in rendered if item["type"] == "TOOL_CALL_START"]
+    inside = f"{agent.state.last_reply.reply_id}-inside-c"  # type: ignore[union-attr]  # it has ended
+    assert [item["toolCallId"] for item in starts] == ["c", "c/1", "c/2"]
+    assert [item["parentMessageId"] == inside for item in starts] == [False, True, True]
+    results = [(item["toolCallId"], item["content"]) for item in rendered if item["type"] == "TOOL_CALL_RESULT"]
+    assert results == [("c/1", "17"), ("c/2", "paid 17"), ("c", "paid 17")]
+    [interrupt] = next(item for item in rendered if item["type"] == "RUN_FINISHED")["outcome"]["interrupts"]
+    assert interrupt["toolCallId"] == "c/2"
+
+
+async def test_a_call_of_an_earlier_run_has_its_result_in_this_one() -> None:
+    async def settle(context: ToolContext) -> ToolResponse:
+        """Settle."""
+        return await context.call("pay_all")
+
+    async def pay_all(context: ToolContext) -> ToolResponse:
+        """Pay all."""
+        return await context.call("pay")
+
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    model = ScriptedChatModel([[ToolCallBlock("c", "settle", "{}")], "Settled."])
+    tools = [FunctionTool(settle, is_resumable=True), FunctionTool(pay_all, is_resumable=True)]
+    agent = Agent("clerk", model=model, tools=[*tools, FunctionTool(pay, ask=True)])
+    rendered = await rendered_runs(agent)
+    results = [(item["toolCallId"], item["content"]) for item in rendered if item["type"] == "TOOL_CALL_RESULT"]
+    assert results == [("c/1/1", "paid"), ("c/1", "paid"), ("c", "paid")]

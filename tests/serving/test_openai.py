@@ -10,6 +10,7 @@ import anyio.lowlevel
 import httpx2
 import openai
 import pytest
+from pydantic import BaseModel
 
 from agentrt import Agent, AgentState
 from agentrt.errors import ContextOverflow, RateLimited, Transient
@@ -190,6 +191,7 @@ def test_errors_have_the_form_of_the_api():
         ({"n": 2}, "n"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "array"}}}}, "response_format"),
         ({"stream": "yes"}, "stream"),
         ({"model": None}, "model"),
     ],
@@ -217,3 +219,58 @@ async def test_session_for_one_answer_is_removed_after_a_kill(monkeypatch):
             while await store.load("left") is not None:
                 await anyio.lowlevel.checkpoint()
     assert await store.load(info.session_id) is not None
+
+
+class Trip(BaseModel):
+    city: str
+    days: int = 1
+
+
+def answers(*texts: str) -> list[Any]:
+    """Return what a model says that gives these answers, in pieces of five characters."""
+    said: list[Any] = []
+    for number, text in enumerate(texts):
+        pieces = [text[n : n + 5] for n in range(0, len(text), 5)]
+        blocks = [ToolCallBlock(f"a{number}", "GenerateStructuredOutput", piece) for piece in pieces]
+        said.append([ChatResponse([block], is_last=False) for block in blocks])
+    return said
+
+
+def test_typed_answer_is_parsed_by_the_official_client():
+    text = '{"city": "Rom\u00e9", "days": 3}'
+    agent = Agent("assistant", "", ScriptedChatModel(answers(text, text)))
+    with serve_openai(agent) as (client, plain):
+        ask = {"model": "assistant", "messages": HELLO, "response_format": Trip}
+        whole = client.chat.completions.parse(**ask).choices[0].message
+        assert (whole.content, whole.parsed) == (text, Trip(city="Rom\u00e9", days=3))
+        with client.chat.completions.stream(**ask) as stream:
+            partial = [event.parsed for event in stream if event.type == "content.delta"]
+            final = stream.get_final_completion().choices[0].message
+        assert {"city": "Rom\u00e9"} in partial
+        assert (final.content, final.parsed) == (text, whole.parsed)
+        assert plain.get("/api/sessions").json()["sessions"] == []
+
+
+def test_typed_answer_that_does_not_fit_is_never_the_answer():
+    texts = ['{"city": "Oslo", "days": "x"}', '{"city": "Rome", "days": 1}']
+    with serve_openai(Agent("assistant", "", ScriptedChatModel(answers(*texts, *texts)))) as (client, _):
+        ask = {"model": "assistant", "messages": HELLO, "response_format": Trip}
+        assert client.chat.completions.parse(**ask).choices[0].message.parsed == Trip(city="Rome")
+        with pytest.raises(openai.APIError) as caught, client.chat.completions.stream(**ask) as stream:
+            stream.until_done()
+        assert caught.value.code == "answer_withdrawn"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_question_before_a_typed_answer_is_a_refusal(stream):
+    model = ScriptedChatModel([[ToolCallBlock("1", "pay", "{}")]])
+    with serve_openai(make_agent(approved_pay(), model=model)) as (client, _):
+        ask = {"model": "assistant", "messages": HELLO, "response_format": Trip}
+        if stream:
+            with client.chat.completions.stream(**ask) as events:
+                message = events.get_final_completion().choices[0].message
+        else:
+            message = client.chat.completions.parse(**ask).choices[0].message
+        assert message.refusal.startswith("This needs your approval:")
+        assert not message.content
+        assert message.parsed is None

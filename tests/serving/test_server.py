@@ -17,7 +17,7 @@ from agentrt.errors import ConfigError
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner, supervisor
-from agentrt.runner.sqlite_queue import SQLiteQueue
+from agentrt.runner.sqlite.queue import SQLiteQueue
 from agentrt.serving import Limits, create_app
 from agentrt.state import InMemoryStateStore, SQLiteStore
 from tests.runner.conftest import work

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import anyio
 from starlette.requests import Request
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentrt import Msg
+from agentrt import Agent, Msg
 from agentrt._runtime.block import new_name
 from agentrt.errors import AgentRTError
 from agentrt.serving.a2a.answer import read_message_answer
@@ -29,6 +29,7 @@ from agentrt.serving.a2a.request import (
 from agentrt.serving.a2a.status import task_message
 from agentrt.serving.a2a.stream import ArtifactUpdates
 from agentrt.serving.a2a.task import message_parts, read_task, task_json, working
+from agentrt.serving.a2a.task_list import list_tasks
 from agentrt.serving.bodies import read_user_messages
 from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError, as_api_error
@@ -39,18 +40,17 @@ from agentrt.serving.sse import EventStream, encode_data
 from agentrt.serving.submission import submit_answer, submit_first, submit_messages
 from agentrt.serving.waiting_client import AwaitedResponse
 
-__all__ = ["A2ARoutes"]
+__all__ = ["MISSING_METHODS", "A2ARoutes"]
 
 _Json = dict[str, Any]
 _CANCEL_SECONDS = 30.0
 _NO_PUSH = "PUSH_NOTIFICATION_NOT_SUPPORTED", "this server sends no push notifications: use SubscribeToTask"
-_MISSING_METHODS = {
+MISSING_METHODS = {
     "CreateTaskPushNotificationConfig": _NO_PUSH,
     "GetTaskPushNotificationConfig": _NO_PUSH,
     "ListTaskPushNotificationConfigs": _NO_PUSH,
     "DeleteTaskPushNotificationConfig": _NO_PUSH,
     "GetExtendedAgentCard": ("EXTENDED_AGENT_CARD_NOT_CONFIGURED", "the card of this agent is all there is"),
-    "ListTasks": ("UNSUPPORTED_OPERATION", "this server lists no tasks: GET /api/sessions lists the contexts"),
 }
 """The methods of the protocol that this server does not have: the reason, and what to do."""
 
@@ -70,10 +70,6 @@ class A2ARoutes:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._named_card = gate.endpoint(self._answer_named_card)
-        self._methods: dict[str, Callable[[OwnerSessions, _Json], Awaitable[_Json]]] = {
-            "GetTask": self._get_task,
-            "CancelTask": self._cancel_task,
-        }
 
     def routes(self) -> list[Route]:
         return [
@@ -86,14 +82,14 @@ class A2ARoutes:
         # are only for those who may use them.
         if "agent" in request.query_params:
             return self._named_card
-        return self._card(request, next(iter(self._gate.runners)))
+        return self._card(request, next(iter(self._gate.runners.values())).agent)
 
     async def _answer_named_card(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
-        return self._card(request, sessions.agent.name)
+        return self._card(request, sessions.agent)
 
-    def _card(self, request: Request, name: str) -> Response:
-        is_first = name == next(iter(self._gate.runners))
-        return JsonResponse(agent_card(request, name, is_first=is_first, needs_token=self._gate.owners.are_known))
+    def _card(self, request: Request, agent: Agent) -> Response:
+        is_first = agent.name == next(iter(self._gate.runners))
+        return JsonResponse(agent_card(request, agent, is_first=is_first, needs_token=self._gate.owners.are_known))
 
     async def _answer(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
         body = await read_json(request, self._gate.limits, None, items=("params",))
@@ -102,16 +98,16 @@ class A2ARoutes:
             if request.headers.get("a2a-version", "0.3").partition(".")[0] != "1":
                 raise rpc_error("VERSION_NOT_SUPPORTED", "this server speaks A2A 1.0: send the header A2A-Version: 1.0")
             call = RpcCall.read(body)
-            if call.method in ("SendMessage", "SendStreamingMessage", "SubscribeToTask"):
+            if call.method in self.LONG_METHODS:
                 return await self._open(sessions, call)
-            method = self._methods.get(call.method)
+            method = self.SHORT_METHODS.get(call.method)
             if method is None:
                 raise rpc_error(
-                    *_MISSING_METHODS.get(
+                    *MISSING_METHODS.get(
                         call.method, ("METHOD_NOT_FOUND", "A2A 1.0 has no method of this name on this server")
                     )
                 )
-            return JsonResponse({"jsonrpc": "2.0", "id": call.id, "result": await method(sessions, call.params)})
+            return JsonResponse({"jsonrpc": "2.0", "id": call.id, "result": await method(self, sessions, call.params)})
         except ApiError as error:
             return _refusal(error, request_id(body))
 
@@ -244,6 +240,18 @@ class A2ARoutes:
         with anyio.move_on_after(_CANCEL_SECONDS):
             await handle.result()
         return await read_task(sessions, name)
+
+    async def _list_tasks(self, sessions: OwnerSessions, params: _Json) -> _Json:
+        sessions.take_place("streams")  # it reads many sessions
+        return await list_tasks(sessions, params)
+
+    LONG_METHODS = "SendMessage", "SendStreamingMessage", "SubscribeToTask"
+    """The methods whose answers may last as long as a reply."""
+    SHORT_METHODS: ClassVar[dict[str, Callable[["A2ARoutes", OwnerSessions, _Json], Awaitable[_Json]]]] = {
+        "GetTask": _get_task,
+        "CancelTask": _cancel_task,
+        "ListTasks": _list_tasks,
+    }
 
 
 def _refusal(error: ApiError, call_id: object) -> Response:

@@ -4,9 +4,9 @@ from typing import Any
 
 from agentrt.serving.failure import ApiError
 
-__all__ = ["as_rpc_error", "rpc_error", "rpc_failure"]
+__all__ = ["ERROR_NUMBERS", "as_rpc_error", "rpc_error", "rpc_failure"]
 
-_NUMBERS = {
+ERROR_NUMBERS = {
     "TASK_NOT_FOUND": -32001,
     "TASK_NOT_CANCELABLE": -32002,
     "PUSH_NOTIFICATION_NOT_SUPPORTED": -32003,
@@ -49,7 +49,7 @@ def rpc_failure(error: ApiError, request_id: object) -> dict[str, Any]:
     """Return the body that refuses the request with this id."""
     code, message = error.body["error"]["code"], error.body["error"]["message"]
     reason = _REASON_BY_CODE.get(code, code)
-    if reason not in _NUMBERS:
+    if reason not in ERROR_NUMBERS:
         reason = "INTERNAL_ERROR" if error.status >= 500 else "INVALID_REQUEST"
     limit = {name: value for name, value in error.body["error"].items() if name == "limit"}
     info = {
@@ -61,14 +61,14 @@ def rpc_failure(error: ApiError, request_id: object) -> dict[str, Any]:
     return {
         "jsonrpc": "2.0",
         "id": request_id,
-        "error": {"code": _NUMBERS[reason], "message": message, "data": [info]},
+        "error": {"code": ERROR_NUMBERS[reason], "message": message, "data": [info]},
     }
 
 
 def as_rpc_error(error: ApiError, request_id: object = None) -> ApiError:
     """Return the same refusal with the body of the protocol; errors of the protocol have the HTTP status 200."""
     code = error.body["error"]["code"]
-    is_of_protocol = code in _NUMBERS or code in _REASON_BY_CODE
+    is_of_protocol = code in ERROR_NUMBERS or code in _REASON_BY_CODE
     refusal = ApiError(200 if is_of_protocol else error.status, code, str(error), headers=error.headers)
     refusal.body = rpc_failure(error, request_id)
     return refusal

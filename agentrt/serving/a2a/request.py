@@ -1,11 +1,14 @@
 """A checked request of an A2A client: the call, its message, and the names of tasks."""
 
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as BinasciiError
 from hashlib import sha256
 from json import dumps
+from mimetypes import guess_type
 from typing import Any, NamedTuple, Self
 
+from agentrt.message import Base64Source, DataBlock, URLSource
 from agentrt.serving.a2a.failure import rpc_error
 from agentrt.serving.bodies import is_reply_id
 from agentrt.serving.owners.sessions import check_new_id
@@ -21,7 +24,10 @@ __all__ = [
 ]
 
 _LONGEST_ID = 500
+_LONGEST_URL = 8_000
 _PART_KINDS = ("text", "raw", "url", "data")
+_URL = re.compile(r"https?://[^/?#]", re.IGNORECASE)
+_MEDIA_TYPE = re.compile(r"[\w.+-]{1,60}/[\w.+*-]{1,60}(;[\w.+= -]{1,60})?", re.ASCII)
 
 
 class RpcCall(NamedTuple):
@@ -109,7 +115,7 @@ class SentMessage(NamedTuple):
         """The text of all its parts of text."""
         return "\n".join(part["text"] for part in self.parts if "text" in part).strip()
 
-    def content(self) -> list[dict[str, Any]]:
+    def content(self) -> list[dict[str, Any] | DataBlock]:
         """Return its parts in the form of a message to an agent; raises `ApiError` if it has no text."""
         if not self.text:
             raise rpc_error("INVALID_PARAMS", "'message.parts' must have a part with 'text' that is not empty")
@@ -126,26 +132,39 @@ def _check_part(part: Any, place: str) -> dict[str, Any]:
     kinds = [kind for kind in _PART_KINDS if kind in part] if isinstance(part, dict) else []
     if len(kinds) != 1 or (kinds[0] != "data" and not isinstance(part[kinds[0]], str)):
         raise rpc_error("INVALID_PARAMS", f"{place!r} must have one of 'text', 'raw', 'url' and 'data'")
-    return {kinds[0]: part[kinds[0]], "mediaType": str(read_field(part, "mediaType") or ""), "place": place}
+    checked = {kinds[0]: part[kinds[0]], "place": place}
+    return checked if kinds[0] in ("text", "data") else {**checked, **_check_file(part, place)}
 
 
-def _part_for_agent(part: dict[str, Any]) -> dict[str, Any]:
+def _check_file(part: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return the name and the media type of a file, which is guessed by its name if it is not given."""
+    name, media_type, url = part.get("filename") or "", read_field(part, "mediaType") or "", part.get("url")
+    if not isinstance(name, str) or len(name) > _LONGEST_ID or not name.isprintable():
+        raise rpc_error("INVALID_PARAMS", f"'{place}.filename' must be text of at most {_LONGEST_ID} characters")
+    # Nobody fetches it here: the provider of the model does.
+    if url is not None and not (_URL.match(url) and len(url) <= _LONGEST_URL and url.isprintable()):
+        raise rpc_error("INVALID_PARAMS", f"'{place}.url' must begin with 'https://' or 'http://'")
+    media_type = media_type or guess_type(name or url or "")[0] or "application/octet-stream"
+    if not isinstance(media_type, str) or not _MEDIA_TYPE.fullmatch(media_type):
+        raise rpc_error("CONTENT_TYPE_NOT_SUPPORTED", f"'{place}.mediaType' must be a type, such as 'application/pdf'")
+    return {"filename": name or None, "mediaType": media_type}
+
+
+def _part_for_agent(part: dict[str, Any]) -> dict[str, Any] | DataBlock:
     if "text" in part:
         return {"type": "text", "text": part["text"]}
     # A model reads JSON as it reads text.
     if "data" in part:
         return {"type": "text", "text": dumps(part["data"], ensure_ascii=False)}
-    if not part["mediaType"].startswith("image/"):
-        raise rpc_error("CONTENT_TYPE_NOT_SUPPORTED", f"{part['place']!r} must be text, data or an image")
     if "url" in part:
-        return {"type": "image_url", "image_url": {"url": part["url"]}}
+        return DataBlock(URLSource(part["url"], part["mediaType"]), name=part["filename"])
     # Protobuf takes the alphabet for URLs too, and text without its padding.
     text = part["raw"].replace("-", "+").replace("_", "/").rstrip("=")
     try:
         data = b64encode(b64decode(text + "=" * (-len(text) % 4), validate=True)).decode()
     except (BinasciiError, ValueError):
         raise rpc_error("INVALID_PARAMS", f"'{part['place']}.raw' must be base64") from None
-    return {"type": "image_url", "image_url": {"url": f"data:{part['mediaType']};base64,{data}"}}
+    return DataBlock(Base64Source(data, part["mediaType"]), name=part["filename"])
 
 
 def check_output_modes(configuration: dict[str, Any]) -> None:

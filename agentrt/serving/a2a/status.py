@@ -6,7 +6,7 @@ from agentrt.event import ReplyEndEvent, RequireExternalExecutionEvent, RequireU
 from agentrt.serving.a2a.request import TaskName
 from agentrt.serving.sse import public_error
 
-__all__ = ["end_status", "question_status", "task_message"]
+__all__ = ["end_status", "question_status", "state_of_reason", "task_message"]
 
 _OVER = {
     "completed": "TASK_STATE_COMPLETED",
@@ -23,10 +23,15 @@ def task_message(name: TaskName, message_id: str, role: str, parts: list[dict[st
     return {**names, "role": f"ROLE_{role}", "parts": parts}
 
 
+def state_of_reason(reason: str) -> str:
+    """Return the state of a task whose reply ended for this reason."""
+    return _OVER.get(reason, _TASK_FAILED)
+
+
 def end_status(name: TaskName, reason: str, end: ReplyEndEvent | None) -> dict[str, Any]:
     """Return the status of a task that is over."""
     # A failure is named by its class: the message of an exception may hold a secret.
-    state = _OVER.get(reason, _TASK_FAILED)
+    state = state_of_reason(reason)
     if state != _TASK_FAILED:
         return {"state": state}
     code = (end and public_error(reason, end.error)) or reason

@@ -85,7 +85,7 @@ class AgUi:
             if reply_id is None or state is None or not await sessions.has_reply(thread_id, reply_id):
                 raise no_new_message()
             return _Run(sessions.handle(thread_id, reply_id), 0, None, is_repeated=True)
-        handle = await submit_messages(sessions, run_input.thread_id, messages, reply_id)
+        handle = await submit_messages(sessions, run_input.thread_id, messages, reply_id, run_input.schema)
         return _Run(handle, 0, None)
 
     async def _messages(self, sessions: OwnerSessions, run_input: RunInput, run: _Run) -> AsyncGenerator[bytes, None]:

@@ -1,6 +1,8 @@
 """The events of a reply as the events of a run of AG-UI."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from agentrt import Msg
@@ -27,8 +29,10 @@ from agentrt.event import (
     ToolCallEndEvent,
     ToolCallStartEvent,
     ToolResultEndEvent,
+    ToolResultStartEvent,
 )
 from agentrt.message import (
+    CALL_EVENTS,
     Base64Source,
     DataBlock,
     TextBlock,
@@ -38,13 +42,14 @@ from agentrt.message import (
     ToolResultState,
 )
 from agentrt.serving.agui.input import approval_id
+from agentrt.serving.agui.typed_state import TypedState
 from agentrt.serving.sse import public_error
 from agentrt.types import ChatUsage
 
-__all__ = ["RunTranslator"]
+__all__ = ["AGUI_VERSION", "RunTranslator"]
 
 _RunEvent = dict[str, Any]
-_PROTOCOL = "1.0"
+AGUI_VERSION = "1.0"
 _DECISION = {
     "type": "object",
     "properties": {
@@ -83,10 +88,13 @@ class RunTranslator:
         self._reply_id = reply_id
         self._agent_name = agent_name
         self._client_messages = messages
-        self._client_state = state
+        own = {"session_id": thread_id, "reply_id": reply_id}
+        self._state = TypedState(dict(state), own)
         self._message = Msg(agent_name, [], "assistant", id=reply_id) if said_before is None else said_before
         # The open parts, by their ids: the type of the event that ends each.
         self._open: dict[str, str] = {}
+        # The calls that tools make: no message of the reply has them.
+        self._inner = Msg(agent_name, [], "assistant", id=reply_id)
         # The message that further calls of this round belong to.
         self._parent: str | None = None
         # Calls of this run without a result: only these may be named as pending.
@@ -118,7 +126,7 @@ class RunTranslator:
         }
 
     def begin(self) -> _RunEvent:
-        return {"type": "RUN_STARTED", **self._run, "protocolVersion": _PROTOCOL}
+        return {"type": "RUN_STARTED", **self._run, "protocolVersion": AGUI_VERSION}
 
     def translate(self, event: AnyEvent) -> Iterator[_RunEvent]:
         """Return the events of the run that say the same, in order; none for what the protocol has no place for."""
@@ -127,9 +135,27 @@ class RunTranslator:
         if getattr(event, "tool_call_id", "").startswith(HIDDEN_CALL):
             return  # of a layer, and no model sees it either
         self._message.append_event(event)
+        if event.__class__ in CALL_EVENTS and "/" in getattr(event, "tool_call_id", ""):
+            self._take_inner(event)
         translation = self._translations.get(event.__class__)
         if translation is not None:
             yield from translation(event)
+        changed = self._state.read(event)
+        if changed is not None:
+            yield changed
+
+    def _take_inner(self, event: Any) -> None:
+        """Apply an event of a call that a tool makes, under an id that a message takes."""
+        call_id = _inner_id(event.tool_call_id)
+        begun = {(block.type, block.id) for block in self._inner.get_content_blocks()}
+        if not isinstance(event, (ToolCallStartEvent, ToolCallDeltaEvent)):
+            # An earlier run had the start of the call, and perhaps that of its result.
+            if ("tool_call", call_id) not in begun:
+                self._inner.append_event(ToolCallStartEvent(self._reply_id, call_id, event.tool_call_name))
+            if ("tool_result", call_id) not in begun and not isinstance(event, ToolResultStartEvent):
+                self._inner.append_event(ToolResultStartEvent(self._reply_id, call_id, event.tool_call_name))
+        with suppress(ValueError):  # a layer has made up events that do not fit together
+            self._inner.append_event(replace(event, tool_call_id=call_id))
 
     def end(self, status: str) -> Iterator[_RunEvent]:
         """End a run whose reply ended before it could be followed."""
@@ -185,14 +211,17 @@ class RunTranslator:
 
     def _open_call(self, event: ToolCallStartEvent) -> Iterator[_RunEvent]:
         # All calls of one round belong to one message, as in the requests to a model.
-        self._parent = self._parent or self._calls_id(event.tool_call_id)
+        outer_id = event.tool_call_id.rpartition("/")[0]
+        if not outer_id:
+            self._parent = self._parent or self._calls_id(event.tool_call_id)
         self._started_calls.add(event.tool_call_id)
         yield from self._begin_item(event.tool_call_id, "TOOL_CALL_END")
         yield {
             "type": "TOOL_CALL_START",
             "toolCallId": event.tool_call_id,
             "toolCallName": event.tool_call_name,
-            "parentMessageId": self._parent,
+            # Those that a tool makes belong to one of their own, below its call.
+            "parentMessageId": f"{self._reply_id}-inside-{outer_id}" if outer_id else self._parent,
         }
 
     def _extend_call(self, event: ToolCallDeltaEvent) -> Iterator[_RunEvent]:
@@ -205,9 +234,12 @@ class RunTranslator:
     def _result(self, event: ToolResultEndEvent) -> Iterator[_RunEvent]:
         self._started_calls.discard(event.tool_call_id)
         # The message has it whole; what came in pieces may have been replaced at the end.
-        for block in self._message.get_content_blocks("tool_result"):
-            if block.id == event.tool_call_id:
-                yield {"type": "TOOL_CALL_RESULT", "messageId": self._result_id(block), **_result_fields(block)}
+        call_id = event.tool_call_id
+        message, block_id = (self._inner, _inner_id(call_id)) if "/" in call_id else (self._message, call_id)
+        for block in message.get_content_blocks("tool_result"):
+            if block.id == block_id:
+                fields = {**_result_fields(block), "toolCallId": call_id}
+                yield {"type": "TOOL_CALL_RESULT", "messageId": self._result_id(call_id), **fields}
 
     def _begin_round(self, _: ModelCallStartEvent) -> Iterator[_RunEvent]:
         self._parent = None
@@ -279,9 +311,7 @@ class RunTranslator:
 
     def _finish(self, status: str, outcome: _RunEvent, result: Any = None) -> Iterator[_RunEvent]:
         yield from self._close(list(self._open))
-        own = {"session_id": self._run["threadId"], "reply_id": self._reply_id, "status": status}
-        # The client's own state stays, since a snapshot replaces all of it.
-        yield {"type": "STATE_SNAPSHOT", "snapshot": {**self._client_state, "agentrt": own}}
+        yield self._state.snapshot(status, result)
         self.is_over = True
         finished: _RunEvent = {"type": "RUN_FINISHED", **self._run, "outcome": outcome, **self._usage_field()}
         yield finished if result is None else {**finished, "result": result}
@@ -332,20 +362,24 @@ class RunTranslator:
                 last.setdefault("toolCalls", []).append({**call, "function": function})
             elif isinstance(block, ToolResultBlock):
                 last = None  # the next round has messages of its own
-                yield {"id": self._result_id(block), "role": "tool", **_result_fields(block)}
+                yield {"id": self._result_id(block.id), "role": "tool", **_result_fields(block)}
 
     def _calls_id(self, call_id: str) -> str:
         return f"{self._reply_id}-calls-{call_id}"
 
-    def _result_id(self, block: ToolResultBlock) -> str:
-        return f"{self._reply_id}-result-{block.id}"
+    def _result_id(self, call_id: str) -> str:
+        return f"{self._reply_id}-result-{call_id}"
+
+
+def _inner_id(path: str) -> str:
+    """Return an id under which a message takes the events of a call that a tool makes."""
+    return path.replace("/", ":")
 
 
 def _result_fields(block: ToolResultBlock) -> _RunEvent:
-    output = [TextBlock(block.output)] if isinstance(block.output, str) else block.output
     content: Any = block.text
-    if any(isinstance(part, DataBlock) for part in output):
-        content = [_content_part(part) for part in output]
+    if any(isinstance(part, DataBlock) for part in block.blocks):
+        content = [_content_part(part) for part in block.blocks]
     return {"toolCallId": block.id, "content": content}
 
 

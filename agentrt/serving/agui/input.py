@@ -13,10 +13,11 @@ from agentrt.event import (
     UserConfirmResultEvent,
 )
 from agentrt.message import ToolCallBlock, ToolResultBlock, ToolResultState
-from agentrt.serving.bodies import read_user_message
+from agentrt.serving.bodies import read_response_format, read_user_message
 from agentrt.serving.budget import take_in
 from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import check_new_id
+from agentrt.types import JSONSchema
 
 __all__ = ["RunInput", "approval_id", "no_new_message"]
 
@@ -34,6 +35,7 @@ class RunInput(NamedTuple):
     messages: list[dict[str, Any]]
     resume: list[dict[str, Any]]
     state: dict[str, Any]
+    schema: JSONSchema | None
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Self:
@@ -46,7 +48,11 @@ class RunInput(NamedTuple):
             if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
                 raise ApiError(400, "invalid_body", f"{name!r} must be a list of objects")
         thread_id = check_new_id(body.get("threadId"), "'threadId'")
-        return cls(thread_id, run_id, messages or [], resume, state if isinstance(state, dict) else {})
+        # The protocol has no field for the form of an answer, and leaves these properties to client and server.
+        forwarded = body.get("forwardedProps")
+        response_format = forwarded.get("response_format") if isinstance(forwarded, dict) else None
+        schema = read_response_format(response_format, "forwardedProps.response_format")
+        return cls(thread_id, run_id, messages or [], resume, state if isinstance(state, dict) else {}, schema)
 
     def answer_to(
         self, question: object, reply: Msg | None

@@ -11,11 +11,11 @@ from agentrt.runner.base import RunnerBase
 __all__ = ["mcp_server"]
 
 
-def mcp_server(runner: RunnerBase, *, description: str = "") -> Any:
+def mcp_server(runner: RunnerBase) -> Any:
     """Return a `mcp.server.Server` whose tool `ask` is the runner's agent, for one connection of any transport.
 
-    Needs the extra `mcp`. The runner must be open and work as long as the server is used. The description tells models
-    what the agent is for. Each connection needs a server of its own.
+    Needs the extra `mcp`. The runner must be open and work as long as the server is used. The agent's `description`
+    tells models what it is for. Each connection needs a server of its own.
     """
     if not isinstance(runner, RunnerBase):
         raise ConfigError(f"mcp_server() takes a Runner, not {runner!r:.200}: write Runner(agent, store)")
@@ -26,4 +26,4 @@ def mcp_server(runner: RunnerBase, *, description: str = "") -> Any:
         if error.name != "mcp":
             raise
         raise ConfigError("mcp_server() needs the extra 'mcp': pip install \"agentrt[mcp]\"") from error
-    return make_server(Caller(Owner(None), {runner.agent.name: runner}), description=description)
+    return make_server(Caller(Owner(None), {runner.agent.name: runner}))

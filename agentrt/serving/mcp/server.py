@@ -20,6 +20,7 @@ from mcp.types import (
 )
 
 import agentrt
+from agentrt import Agent
 from agentrt.errors import AgentRTError
 from agentrt.runner.base import RunnerBase
 from agentrt.serving.failure import ApiError, as_api_error
@@ -48,9 +49,9 @@ class Caller:
     call: AgentCall | None = None
 
 
-def make_server(caller: Caller, *, description: str = "") -> Server[Any]:
+def make_server(caller: Caller) -> Server[Any]:
     """Return a server for one transport; a call that came in an HTTP request has the `Caller` of that request."""
-    return _AgentTools(caller, description).server()
+    return _AgentTools(caller).server()
 
 
 async def interrupt_call(call: AgentCall) -> None:
@@ -66,9 +67,8 @@ async def interrupt_call(call: AgentCall) -> None:
 class _AgentTools:
     """Lists the agents as tools, and calls them."""
 
-    def __init__(self, caller: Caller, description: str) -> None:
+    def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self._description = description
         self._calls: dict[tuple[str, str], AgentCall] = {}
 
     def server(self) -> Server[Any]:
@@ -88,13 +88,16 @@ class _AgentTools:
         self, ctx: ServerRequestContext[Any, Any], _: PaginatedRequestParams | None
     ) -> ListToolsResult:
         takes_answers = not has_forms(ctx)
-        names = tool_names(self._caller_of(ctx).runners)
+        runners = self._caller_of(ctx).runners
         return ListToolsResult(
-            tools=[self._describe(tool, agent, takes_answers=takes_answers) for tool, agent in names.items()]
+            tools=[
+                self._describe(tool, runners[name].agent, takes_answers=takes_answers)
+                for tool, name in tool_names(runners).items()
+            ]
         )
 
-    def _describe(self, tool: str, agent: str, *, takes_answers: bool) -> Tool:
-        purpose = self._description or f"Ask the agent {agent!r}, which may use tools of its own."
+    def _describe(self, tool: str, agent: Agent, *, takes_answers: bool) -> Tool:
+        purpose = agent.description.strip() or f"Ask the agent {agent.name!r}, which may use tools of its own."
         properties: dict[str, Any] = {
             "message": {"type": "string", "description": "What to say to the agent."},
             "session_id": {

@@ -18,7 +18,7 @@ from agentrt.event import (
 )
 from agentrt.serving.sse import public_error
 
-__all__ = ["Completion", "ReplyText"]
+__all__ = ["Completion", "ReplyText", "finish_reason"]
 
 _BETWEEN = "\n\n"
 """Between what an agent says before a tool call and after it."""
@@ -76,6 +76,9 @@ class ReplyText:
         text = self._catch_up() if self._is_behind else self._new_text(event)
         return text, event.delta if isinstance(event, ThinkingBlockDeltaEvent) else ""
 
+    def check(self) -> None:
+        """Raise `ApiError` where a client would take what was sent for the answer, though it is not."""
+
     def question(self, url: str) -> str:
         """Return what the reply asks, in words: the protocol has no other form for it."""
         assert self._question is not None
@@ -117,8 +120,8 @@ class Completion:
     def __init__(self, reply_id: str, model: str) -> None:
         self._common = {"id": f"chatcmpl-{reply_id}", "created": int(time()), "model": model}
 
-    def to_json(self, answer: ReplyText, text: str) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    def to_json(self, answer: ReplyText, content: str, refusal: str | None) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": refusal}
         if answer.reasoning:
             message["reasoning_content"] = answer.reasoning
         choice = {"index": 0, "message": message, "finish_reason": finish_reason(answer.status), "logprobs": None}

@@ -21,6 +21,7 @@ from agentrt.serving.gate import Gate, RouteHandler
 from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.openai.answer import Completion, ReplyText
 from agentrt.serving.openai.request import ChatRequest, openai_error
+from agentrt.serving.openai.typed_text import TypedText
 from agentrt.serving.owners.sessions import OwnerSessions
 from agentrt.serving.sse import EventStream, encode_data
 from agentrt.serving.submission import read_status, submit_first, submit_messages
@@ -106,10 +107,10 @@ class OpenAIApi:
         history, new = await chat.conversation(sessions.agent.name)
         if chat.session_id is not None:
             # The session has what was said before.
-            return await submit_messages(sessions, chat.session_id, new, key)
+            return await submit_messages(sessions, chat.session_id, new, key, chat.schema)
         session_id = f"{_PASSING_PREFIX}{token_hex(12)}"
         # The label has it removed later, if this process is killed before it answers.
-        return await submit_first(sessions, session_id, new, key, history=history, labels=EPHEMERAL)
+        return await submit_first(sessions, session_id, new, key, history=history, labels=EPHEMERAL, schema=chat.schema)
 
 
 class _Turn(NamedTuple):
@@ -133,13 +134,14 @@ class _Turn(NamedTuple):
                     if reasoning:
                         yield encode_data(completion.chunk({"reasoning_content": reasoning}))
             await self._settle(answer)
+            answer.check()
         except (AgentRTError, ApiError) as error:
             # The status was sent long ago, so the failure is a chunk, which clients raise as they would a status.
             yield encode_data(openai_error(as_api_error(error, "a completion")).body)
             return
         if answer.status == "waiting":
             start = "\n\n" if answer.text else ""
-            yield encode_data(completion.chunk({"content": f"{start}{answer.question(self.url)}"}))
+            yield encode_data(completion.chunk({self._question_field: f"{start}{answer.question(self.url)}"}))
         yield encode_data(completion.chunk({}, answer.status))
         if self.chat.include_usage:
             yield encode_data(completion.usage_chunk(answer))
@@ -153,11 +155,19 @@ class _Turn(NamedTuple):
                 async for event in events:
                     answer.read(event)
             await self._settle(answer)
-            parts = [answer.text, answer.question(self.url) if answer.status == "waiting" else ""]
-            return JsonResponse(self._completion().to_json(answer, "\n\n".join(filter(None, parts))))
+            question = answer.question(self.url) if answer.status == "waiting" else ""
+            if self._question_field == "refusal":
+                return JsonResponse(self._completion().to_json(answer, answer.text, question or None))
+            parts = [answer.text, question]
+            return JsonResponse(self._completion().to_json(answer, "\n\n".join(filter(None, parts)), None))
         except (AgentRTError, ApiError) as error:
             failure = openai_error(as_api_error(error, "a completion"))
             return JsonResponse(failure.body, failure.status, failure.headers)
+
+    @property
+    def _question_field(self) -> str:
+        # Where a client expects JSON, words are what the API calls a refusal: it does not parse them.
+        return "content" if self.chat.schema is None else "refusal"
 
     async def abandon(self) -> None:
         """End the reply, since nobody else can read it; one of a session that is named continues."""
@@ -185,7 +195,8 @@ class _Turn(NamedTuple):
         return Completion(self.handle.reply_id, self.chat.model)
 
     def _reply_text(self) -> ReplyText:
-        return ReplyText(self.handle.reply_id, self.sessions.agent.name)
+        reply_id, name, schema = self.handle.reply_id, self.sessions.agent.name, self.chat.schema
+        return ReplyText(reply_id, name) if schema is None else TypedText(reply_id, name, schema)
 
 
 def _describe_model(name: str) -> dict[str, Any]:

@@ -5,21 +5,21 @@ from typing import Any, NamedTuple, Self
 from agentrt import Msg
 from agentrt._runtime.text import whole_characters
 from agentrt.message import AssistantMsg
-from agentrt.serving.bodies import read_user_message
+from agentrt.serving.bodies import read_response_format, read_user_message
 from agentrt.serving.budget import take_in
 from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import check_new_id
+from agentrt.types import JSONSchema
 
-__all__ = ["ChatRequest", "openai_error", "wrong_parameter"]
+__all__ = ["ONLY_VALUES", "ChatRequest", "openai_error", "wrong_parameter"]
 
 # What changes the form of an answer. Other settings, such as a temperature, are the agent's own affair and are ignored.
-_ONLY_VALUES: dict[str, tuple[Any, ...]] = {
+ONLY_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
     "tools": (None, []),
     "functions": (None, []),
     "logprobs": (None, False),
     "modalities": (None, ["text"]),
-    "response_format": (None, {"type": "text"}),
 }
 _TYPES_BY_STATUS = {401: "authentication_error", 429: "rate_limit_error"}
 _SYSTEM_ROLES = ("system", "developer")
@@ -33,6 +33,7 @@ class ChatRequest(NamedTuple):
     stream: bool
     include_usage: bool
     session_id: str | None
+    schema: JSONSchema | None
 
     @classmethod
     def read(cls, body: dict[str, Any]) -> Self:
@@ -42,10 +43,10 @@ class ChatRequest(NamedTuple):
             raise wrong_parameter("model", "'model' must be the name of an agent: GET /v1/models lists them")
         if not isinstance(messages, list) or not messages or not all(isinstance(item, dict) for item in messages):
             raise wrong_parameter("messages", "'messages' must be a list of messages, with at least one")
-        for name, values in _ONLY_VALUES.items():
+        for name, values in ONLY_VALUES.items():
             if body.get(name) not in values:
                 raise wrong_parameter(
-                    name, f"this server does not take {name!r}: an agent has its own tools, and answers in text"
+                    name, f"this server does not take {name!r}: an agent has its own tools, and gives one answer"
                 )
         stream, options = body.get("stream") or False, body.get("stream_options") or {}
         if not isinstance(stream, bool) or not isinstance(options, dict):
@@ -53,7 +54,11 @@ class ChatRequest(NamedTuple):
         # Not of the API: clients send it beside its own fields.
         if session_id is not None:
             check_new_id(session_id, "'session_id'")
-        return cls(model, messages, stream, options.get("include_usage") is True, session_id)
+        try:
+            schema = read_response_format(body.get("response_format"), "response_format")
+        except ApiError as error:
+            raise wrong_parameter("response_format", str(error)) from None
+        return cls(model, messages, stream, options.get("include_usage") is True, session_id, schema)
 
     async def conversation(self, agent_name: str) -> tuple[list[Msg], list[Msg]]:
         """Return what was said before, and what the user says now: all behind the last answer."""

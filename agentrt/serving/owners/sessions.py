@@ -21,10 +21,11 @@ from agentrt.event import (
     ReplyStartEvent,
     SubagentEndEvent,
     SubagentStartEvent,
+    TaskStartedEvent,
     UserConfirmResultEvent,
     UserInterruptEvent,
 )
-from agentrt.runner import ReplyHandle
+from agentrt.runner import ReplyHandle, TaskInfo
 from agentrt.runner.base import RunnerBase
 from agentrt.runs import RunStore, run_stores
 from agentrt.serving.failure import ApiError
@@ -33,6 +34,7 @@ from agentrt.serving.owners.session_counts import full_of_bytes
 from agentrt.serving.sse import public_error
 from agentrt.state import SessionInfo, SessionPage
 from agentrt.state.store import find_session
+from agentrt.types import JSONSchema
 
 __all__ = [
     "OwnerSessions",
@@ -53,6 +55,7 @@ _SESSION_FIELDS: dict[type, str] = {
     **dict.fromkeys((ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent), "session_id"),
     **dict.fromkeys((UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent), "session_id"),
     **dict.fromkeys((SubagentStartEvent, SubagentEndEvent), "child_session_id"),
+    TaskStartedEvent: "session_id",
 }
 """The events that have the id of a session, and where."""
 
@@ -253,9 +256,20 @@ class OwnerSessions:
             await self.find(session_id)
         return self._stored_ids.get(session_id) or self.owner.session_id(session_id)
 
+    async def tasks(self, session_id: str) -> list[TaskInfo]:
+        """Return the background calls of a session; raises `ApiError` for an unknown one."""
+        await self.get(session_id)
+        tasks = await self._runner.tasks(await self.stored_id(session_id))
+        return [
+            replace(task, session_id=self.owner.public_id(task.session_id)) if self._is_own(task.session_id) else task
+            for task in tasks
+        ]
+
     # Replies.
 
-    async def submit(self, session_id: str, messages: Sequence[Msg], reply_id: str | None) -> ReplyHandle:
+    async def submit(
+        self, session_id: str, messages: Sequence[Msg], reply_id: str | None, schema: JSONSchema | None = None
+    ) -> ReplyHandle:
         """Start a reply in a found or created session; raises like the runner's `submit`."""
         stored_id = await self.stored_id(session_id)
         counts, limits = self.owner.session_counts, self.owner.limits
@@ -266,6 +280,7 @@ class OwnerSessions:
         handle = await self._runner.submit(
             stored_id,
             [*messages],
+            schema,
             reply_id=reply_id,
             labels=self.owner.labels,
             max_queued_per_owner=limits.queued_per_owner,
@@ -277,11 +292,14 @@ class OwnerSessions:
         return self.handle(session_id, handle.reply_id)
 
     async def answer(self, session_id: str, answer: AnswerEvent) -> ReplyHandle:
-        """Resume a reply; raises as the runner's `answer` does."""
+        """Resume a reply, or a background call of the session that asks; raises as the runner's `answer` does."""
         stored_id = await self.stored_id(session_id)
         if answer.session_id == session_id:
             answer = replace(answer, session_id=stored_id)
-        return self.handle(session_id, (await self._runner.answer(stored_id, answer)).reply_id)
+        handle = await self._runner.answer(stored_id, answer)
+        is_elsewhere = handle.session_id != stored_id
+        own_id = self.owner.public_id(handle.session_id) if is_elsewhere else session_id
+        return self.handle(own_id, handle.reply_id)
 
     def handle(self, session_id: str, reply_id: str) -> ReplyHandle:
         """Return a handle of a reply, for which this is the runner."""
@@ -309,6 +327,10 @@ class OwnerSessions:
 
     async def status(self, session_id: str, reply_id: str) -> str | None:
         return await self._runner.status(await self.stored_id(session_id), reply_id)
+
+    async def queued_replies(self, session_id: str) -> list[str]:
+        """Return the replies of a found session that are queued or running."""
+        return await self._runner.queued_replies(await self.stored_id(session_id))
 
     async def can_have_sent(self, state: AgentState, reply_id: str, number: int) -> bool:
         return await self._runner.can_have_sent(state, reply_id, number)

@@ -76,7 +76,9 @@ class Playground:
             if "system_prompt" in texts:
                 varied.system_prompt = texts["system_prompt"]
             if "model" in texts:
-                varied.model = _chat_model(texts["model"])
+                from agentrt.model import chat_model  # which loads all providers
+
+                varied.model = chat_model(texts["model"])
         except AgentRTError:
             raise ApiError(
                 400,
@@ -84,12 +86,6 @@ class Playground:
                 "the agent cannot be changed so: a layer is unknown or required, or the model is unknown",
             ) from None
         return varied
-
-
-def _chat_model(name: str) -> Any:
-    from agentrt.model import chat_model  # which loads all providers
-
-    return chat_model(name)
 
 
 def _keys_of(agent: Agent, layers: Sequence[type[MiddlewareBase] | str]) -> set[str]:

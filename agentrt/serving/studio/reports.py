@@ -28,7 +28,7 @@ __all__ = ["ReportRoutes"]
 
 _logger = logging.getLogger("agentrt")
 _MAX_REPORTS = 1_000
-_MAX_ENTRIES = 100_000  # of the folder that are looked at
+_MAX_FOLDER_ENTRIES = 100_000  # of the folder that are looked at
 _MAX_REPORT_BYTES = 16_000_000
 _MAX_KS = 10  # each is a row of the page
 _MAX_LINKED_RUNS = 200  # which are looked for in the store, those of failed trials first
@@ -87,7 +87,7 @@ def _list_reports(folder: Path) -> list[dict[str, Any]]:
     """Return the files that may be reports, newest first."""
     found: list[tuple[int, str, int]] = []
     with os.scandir(folder) as entries:
-        for entry in islice(entries, _MAX_ENTRIES):
+        for entry in islice(entries, _MAX_FOLDER_ENTRIES):
             if _is_report_name(entry.name) and entry.is_file(follow_symlinks=False):
                 status = entry.stat(follow_symlinks=False)
                 found.append((status.st_mtime_ns, entry.name, status.st_size))

@@ -249,8 +249,8 @@ async def test_two_callers_of_one_session_are_answered_in_turn(mode, monkeypatch
 
 async def test_server_of_one_agent_serves_a_program(mode):
     async with (
-        work(Runner(make_agent(), InMemoryStateStore())) as runner,
-        Client(mcp_server(runner, description="Repeats what is said."), mode=mode) as client,
+        work(Runner(make_agent(description="Repeats what is said."), InMemoryStateStore())) as runner,
+        Client(mcp_server(runner), mode=mode) as client,
     ):
         [tool] = (await client.list_tools()).tools
         assert (tool.description or "").startswith("Repeats what is said. ")

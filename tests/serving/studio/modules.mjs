@@ -77,3 +77,17 @@ layer(91, 1, null, 0, 80); // of a
 event(92, "TOOL_RESULT_END", { tool_call_id: "a", state: "success", output: null });
 const calls = Object.fromEntries(timeline.rows.filter((row) => row.call).map((row) => [row.name, row.layers.map((found) => found.call)]));
 assert.deepEqual(calls, { a: [2, 1], b: [4, 3] });
+
+// A call that a tool makes is below the row of the call around it, at any depth.
+const nested = new Timeline("r");
+let seq = 0;
+const tell = (type, id) => nested.applyLine({ n: (seq += 1), t: seq * 1e9, kind: "event", event: { reply_id: "r", seq, type, tool_call_id: id, tool_call_name: id, state: "success", output: null } }, "r");
+nested.applyLine({ n: (seq += 1), t: 0, kind: "begin" }, "r");
+const ids = ["c", "c/1", "c/1/2"];
+for (const id of ids) {
+  tell("TOOL_CALL_START", id);
+  tell("TOOL_RESULT_START", id);
+}
+for (const id of ids.toReversed()) tell("TOOL_RESULT_END", id);
+const inside = (name) => nested.rows.find((row) => row.kind === "tool" && row.name === name).children.filter((row) => row.kind === "tool").map((row) => row.name);
+assert.deepEqual(ids.map(inside), [["c/1"], ["c/1/2"], []]);

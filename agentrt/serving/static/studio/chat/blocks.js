@@ -43,7 +43,7 @@ export class Blocks {
   }
 
   call(id, name) {
-    return this.add(`call:${id}`, `Call of ${name}`, { mono: true, call: id });
+    return this.add(`call:${id}`, `${id.includes("/") ? "Inner call" : "Call"} of ${name}`, { mono: true, call: id });
   }
 
   result(id, name) {

@@ -8,6 +8,17 @@ import { useRef, useState } from "../vendor/htm-preact.js";
 
 const place = (question, callId) => (question.inside?.[callId]?.length ? ` in ${question.inside[callId].join(" > ")}` : "");
 
+// The page that a server asks its user to open; a call of the model's own may have any URL among its arguments.
+function pageOf({ id, name, input }) {
+  if (!id.includes("/") || !["mcp_login", "mcp_elicitation"].includes(name)) return null;
+  try {
+    const url = new URL(JSON.parse(input).url);
+    return ["https:", "http:"].includes(url.protocol) ? url : null;
+  } catch {
+    return null;
+  }
+}
+
 // `onAnswer` sends the answer; a second click must not send a second one.
 export function QuestionCard({ question, mayEdit, onAnswer, children }) {
   const Card = question.type === "REQUIRE_USER_CONFIRM" ? Confirm : External;
@@ -48,16 +59,19 @@ function Confirm({ question, mayEdit, onAnswer, children }) {
       const original = pretty(toolCall.input);
       const canEdit = mayEdit && !toolCall.id.includes("/");
       const decided = decisions[toolCall.id];
+      const page = pageOf(toolCall);
       return html`<div key=${toolCall.id} role="group" aria-label=${clean(`Call of ${toolCall.name}`)}>
-        <h3>${clean(`May ${toolCall.name}${place(question, toolCall.id)} run?`)}</h3>
+        <h3>${clean(page ? `Open a page of ${page.host}?` : `May ${toolCall.name}${place(question, toolCall.id)} run?`)}</h3>
         <p class="note">${clean(question.questions?.[toolCall.id]?.message ?? "")}</p>
         ${canEdit
           ? html`<textarea class="json" rows=${Math.min(12, original.split("\n").length + 1)} aria-label=${clean(`Arguments of ${toolCall.name}`)} spellcheck=${false}
               defaultValue=${original} ref=${field(toolCall.id, "input")}></textarea>`
-          : html`<${Plain} source=${original} />`}
+          : page
+            ? html`<p><a class="button" target="_blank" rel="noopener noreferrer" href=${page.href}>Open ${page.host}</a></p>`
+            : html`<${Plain} source=${original} />`}
         <label><input aria-label="Feedback" placeholder="Feedback, for the model" ref=${field(toolCall.id, "feedback")} /></label>
         <div class="row">
-          <button type="button" class="allow" aria-pressed=${decided === true ? "true" : null} onClick=${decide(toolCall, true)}>Allow</button>
+          <button type="button" class="allow" aria-pressed=${decided === true ? "true" : null} onClick=${decide(toolCall, true)}>${page ? "Done" : "Allow"}</button>
           <button type="button" class="deny" aria-pressed=${decided === false ? "true" : null} onClick=${decide(toolCall, false)}>Deny</button>
         </div>
       </div>`;

@@ -43,7 +43,7 @@ export class Timeline {
   }
 
   begin(key, kind, name, event, now, target = null) {
-    const owner = this.owners.get(event.reply_id);
+    const owner = this.outerCall(event) ?? this.owners.get(event.reply_id);
     const row = {
       id: `${event.reply_id}:${event.seq ?? 0}:${key}`,
       kind,
@@ -72,6 +72,12 @@ export class Timeline {
     this.start = Math.min(this.start, now);
     this.version += 1;
     return row;
+  }
+
+  // The row of the call whose tool makes this one: its id is all but the last part of the path.
+  outerCall(event) {
+    const path = event.tool_call_id ?? "";
+    return path.includes("/") ? this.open.get(`tool:${event.reply_id}:${path.slice(0, path.lastIndexOf("/"))}`) : undefined;
   }
 
   end(key, now, note = "", isFailed = false) {
@@ -211,7 +217,7 @@ export class Timeline {
   endWait(event, now) {
     const question = this.open.get("wait")?.question;
     if (!question || event.reply_id !== this.replyId || event.seq <= question.seq) return;
-    const isOther = event.type.startsWith("TOOL_RESULT") && !question.tool_calls.some(({ id }) => id.split("/")[0] === event.tool_call_id);
+    const isOther = event.type.startsWith("TOOL_RESULT") && !question.tool_calls.some(({ id }) => `${id}/`.startsWith(`${event.tool_call_id}/`));
     if (!isOther && !event.type.startsWith("REQUIRE")) this.end("wait", now);
   }
 
