@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from anyio.from_thread import BlockingPortal
@@ -15,10 +15,12 @@ from agentrt.console.render.call_description import full_input
 from agentrt.console.render.plain import PlainView
 from agentrt.console.render.show import show
 from agentrt.console.reply_runner import ReplyRunner
+from agentrt.errors import ConfigError
 from agentrt.model import RulesChatModel
 from agentrt.state import AgentState
+from agentrt.tool import MCPToolset
 
-__all__ = ["Chat"]
+__all__ = ["Chat", "listen_for_logins"]
 
 _HELP = """/new      start a new conversation
 /explain  print the compiled chains, outermost first
@@ -110,6 +112,17 @@ class Chat:
 
     def _refuse_command(self, line: str) -> None:
         _print_error(f"{line.split()[0]!r} is not a command: /help lists all commands")
+
+
+def listen_for_logins(agent: Agent, portal: BlockingPortal, stack: ExitStack) -> None:
+    """Finish the logins at the agent's MCP servers until the stack is closed."""
+    toolsets = [toolset for toolkit in agent.toolkit.toolkits_to_open(set()) for toolset in toolkit.toolsets]
+    for login in {toolset.login for toolset in toolsets if isinstance(toolset, MCPToolset)}:
+        if login is not None:
+            try:
+                stack.enter_context(portal.wrap_async_context_manager(login.listen()))
+            except ConfigError as error:  # the conversation works without, until the user must log in
+                _print_error(str(error))
 
 
 def _print_line(label: str, text: str) -> None:

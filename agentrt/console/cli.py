@@ -18,7 +18,7 @@ from anyio.from_thread import start_blocking_portal
 import agentrt
 from agentrt._runtime.text import escape_controls
 from agentrt.agent import Agent
-from agentrt.console.chat import Chat
+from agentrt.console.chat import Chat, listen_for_logins
 from agentrt.console.inspection.chains import print_chains
 from agentrt.console.session import SessionFile
 from agentrt.console.specs import SYSTEM_PROMPT, load_chat_agent
@@ -46,6 +46,7 @@ _EVAL = (
     "Evaluate an agent over the cases of a Python file, which has `build` and `cases`. The exit code is 1 if too few "
     "trials pass or the baseline was better, 2 for wrong use, and 3 if a build, a reply or an evaluator raised."
 )
+_SKILLS = "Check a skill, or each skill of a folder. If one cannot be used, the exit code is 1."
 _WORKER = (
     "Run what is submitted to a runner, until SIGTERM or Ctrl-C; a second signal leaves what still runs to the next "
     "worker at once. What a worker that died has left is resumed."
@@ -63,6 +64,10 @@ _NEW = "Write a small project into a folder: an agent that works offline, a tool
 _MCP = (
     "Offer an agent as a tool to the MCP client that starts this program, over standard input and output, until the "
     "client closes its end or SIGTERM comes. What still runs then is left in the store, and resumed by the next start."
+)
+_ACP = (
+    "Serve an agent to the editor that starts this program, by the Agent Client Protocol over standard input and "
+    "output, until the editor closes its end or SIGTERM comes. What still runs then is left in the store."
 )
 _OFFLINE = "Offline: a set of rules answers, not a language model. To talk to one:"
 _REAL_MODELS = (
@@ -137,8 +142,11 @@ def _make_parser() -> argparse.ArgumentParser:
     mcp = commands.add_parser("mcp", help="offer an agent to an MCP client", description=_MCP)
     _add_runner_options(mcp, "the agent's own store, or memory", 0)
     _add_backend_option(mcp)
-    mcp.add_argument("--description", metavar="TEXT", help="what the agent is for, by which models choose its tool")
-    mcp.set_defaults(run=_serve_mcp, refuse=partial(_refuse_arguments, mcp))
+    mcp.set_defaults(run=_lazily("clients.mcp", "serve_mcp", extra="mcp"), refuse=partial(_refuse_arguments, mcp))
+    editor = commands.add_parser("acp", help="serve an agent to an editor", description=_ACP)
+    _add_target(editor)
+    editor.add_argument("--store", metavar="URL", help=f"{_STORE_HELP}; without it, the agent's own")
+    editor.set_defaults(run=_lazily("clients.acp", "serve_acp", extra="acp"), refuse=partial(_refuse_arguments, editor))
     explain = commands.add_parser("explain", help="print or check the chains of an agent", description=_EXPLAIN)
     _add_target(explain)
     explain.add_argument("--check", metavar="FILE", help="compare with what this command has printed into a file")
@@ -147,6 +155,12 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_sessions_parsers(commands.add_parser("sessions", help="list, show or delete sessions", description=_SESSIONS))
     _add_runs_parsers(commands.add_parser("runs", help="list, show, export or delete recorded runs", description=_RUNS))
     _add_eval_options(commands.add_parser("eval", help="evaluate an agent over cases", description=_EVAL))
+    skills = commands.add_parser("skills", help="check skills", description=_SKILLS)
+    check = skills.add_subparsers(required=True, metavar="ACTION").add_parser(
+        "check", help="print what is wrong with skills", description=_SKILLS
+    )
+    check.add_argument("folder", metavar="FOLDER", help="a skill, or a folder whose subfolders are skills")
+    check.set_defaults(run=_lazily("inspection.skills", "check_skills"), refuse=partial(_refuse_arguments, check))
     audit = commands.add_parser("audit", help="verify recorded runs", description=_AUDIT)
     run = _lazily("inspection.runs", "run_audit")
     [(_, verify)] = _add_store_actions(audit, run, verify="verify recorded runs")
@@ -300,21 +314,17 @@ def _refuse_arguments(parser: argparse.ArgumentParser, unknown: list[str]) -> No
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{match and f'; did you mean {match}?'}")
 
 
-def _lazily(module: str, name: str) -> Callable[[argparse.Namespace], int]:
+def _lazily(module: str, name: str, *, extra: str | None = None) -> Callable[[argparse.Namespace], int]:
     """Return a command that is loaded when it runs: some need an extra, or load all stores."""
 
     def run(options: argparse.Namespace) -> int:
+        # Checked here, since another missing package would be reported first.
+        if extra is not None and find_spec(extra) is None:
+            raise ConfigError(f'agentrt {extra} needs the extra {extra!r}: pip install "agentrt[{extra}]"')
         command: Callable[[argparse.Namespace], int] = getattr(import_module(f"agentrt.console.{module}"), name)
         return command(options)
 
     return run
-
-
-def _serve_mcp(options: argparse.Namespace) -> int:
-    # Checked here, since another missing package would be reported first.
-    if find_spec("mcp") is None:
-        raise ConfigError("agentrt mcp needs the extra 'mcp': pip install \"agentrt[mcp]\"")
-    return _lazily("mcp", "serve_mcp")(options)
 
 
 def _chat(options: argparse.Namespace) -> int:
@@ -341,6 +351,7 @@ def _chat(options: argparse.Namespace) -> int:
         if isinstance(store, AbstractAsyncContextManager):
             stack.enter_context(portal.wrap_async_context_manager(store))
         stack.enter_context(portal.wrap_async_context_manager(agent))
+        listen_for_logins(agent, portal, stack)
         if in_terminal:
             _print_banner(
                 agent, is_own=bool(options.agent or options.config)

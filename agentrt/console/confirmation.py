@@ -12,6 +12,9 @@ from agentrt.state import AgentState
 
 __all__ = ["Confirmation", "next_confirmation"]
 
+LOGIN_CALL = "mcp_login"
+"""The name of the question that asks the user to log in at an MCP server; its reason has the URL."""
+
 _YES, _NO = ("y", "yes"), ("n", "no")
 
 
@@ -36,6 +39,8 @@ class Confirmation:
         description = describe_call(self.call)
         if self.is_external:
             return f"what is the result of {description}?"
+        if self.call.name == LOGIN_CALL and "/" in self.call.id:
+            return f"{escape_controls(self.reason)}: y or n"
         if self.question:
             # A layer's own words, which may quote the model: escaped, so that they cannot move the cursor or start a
             # line.

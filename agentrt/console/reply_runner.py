@@ -37,16 +37,13 @@ class ReplyRunner:
                 with suppress(Empty):
                     if signals.get(timeout=_WAIT_SECONDS) == "done":
                         break
-                    self._interrupt()
+                    if self._is_stopping:
+                        raise KeyboardInterrupt  # the second time: the user does not want to wait
+                    self._is_stopping = True
+                    self._portal.start_task_soon(self._cancel)
             future.result()
         finally:
             signal.signal(signal.SIGINT, before)
-
-    def _interrupt(self) -> None:
-        if self._is_stopping:
-            raise KeyboardInterrupt  # the second time: the user does not want to wait
-        self._is_stopping = True
-        self._portal.start_task_soon(self._cancel)
 
     def _cancel(self) -> None:
         if self._scope is not None:

@@ -14,7 +14,7 @@ from agentrt.console.folder_tools import folder_tools
 from agentrt.console.session import SessionFile
 from agentrt.errors import ConfigError
 from agentrt.model import ChatModelBase, RulesChatModel
-from agentrt.tool import MCPToolset, Toolkit
+from agentrt.tool import MCPToolset, OAuth, Toolkit
 
 __all__ = [
     "SYSTEM_PROMPT",
@@ -102,7 +102,8 @@ def load_mcp_servers(specs: Sequence[str]) -> list[MCPToolset]:
     for spec in specs:
         name = f"server{len(toolsets) + 1 if toolsets else ''}"
         if spec.startswith(("http://", "https://")):
-            toolsets.append(MCPToolset(name, url=spec))
+            # Over plain HTTP, tokens could be read on the way.
+            toolsets.append(MCPToolset(name, url=spec, auth=OAuth() if spec.startswith("https://") else None))
         elif spec.endswith(".json") and " " not in spec:
             toolsets += MCPToolset.from_config(spec)
         else:

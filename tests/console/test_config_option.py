@@ -8,8 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentrt.console import mcp, serve, worker
+from agentrt.console import serve, worker
 from agentrt.console.cli import main
+from agentrt.console.clients import mcp
 from agentrt.runner.base import RunnerBase
 
 FILE = """[agent]

@@ -1,13 +1,18 @@
 """Questions of a waiting reply, answered in the console."""
 
 import json
+from contextlib import ExitStack, nullcontext
+from typing import Any
 
 import pytest
 
-from agentrt import AgentState
+from agentrt import Agent, AgentState, Toolkit
+from agentrt.console.chat import listen_for_logins
 from agentrt.console.confirmation import next_confirmation
 from agentrt.console.render.call_description import describe_call
 from agentrt.message import ToolCallBlock
+from agentrt.model import ScriptedChatModel
+from agentrt.tool import FunctionTool, MCPToolset, OAuth
 from tests.loop.helpers import agent_of, call
 
 THINGS = '''
@@ -135,3 +140,20 @@ async def test_a_conversation_that_does_not_wait_asks_nothing():
     assert next_confirmation(AgentState()) is None
     await agent.reply("go")
     assert next_confirmation(agent.state) is None
+
+
+async def test_logins_at_servers_of_programs_are_listened_for() -> None:
+    toolset = MCPToolset("books", url="https://books.example/mcp", auth=OAuth())
+    tool = FunctionTool(lambda: "", name="work", description="Work.")
+    tool.inner_toolkit = Toolkit([toolset])
+    listeners: list[Any] = []
+
+    class Portal:
+        def wrap_async_context_manager(self, manager: Any) -> Any:
+            listeners.append(manager)
+            return nullcontext()
+
+    portal: Any = Portal()
+    with ExitStack() as stack:
+        listen_for_logins(Agent("clerk", "", ScriptedChatModel([]), toolkit=Toolkit([tool])), portal, stack)
+    assert len(listeners) == 1

@@ -128,7 +128,8 @@ class _Development:
     def run(self) -> int:
         """Watch until a signal comes, or until the first version fails; returns the exit code."""
         while not self._stops.count:
-            self._wait()
+            links = [version.link for version in (self._loading, self._serving) if version is not None]
+            select.select(links, [], [], _WATCH_SECONDS)
             if self._loading is not None:
                 code = self._look_at_loading(self._loading)
                 if code is not None:
@@ -144,10 +145,6 @@ class _Development:
     def _patience(self) -> float:
         seconds = self._options.drain_seconds
         return _GRACE_SECONDS + float(RELOAD_SECONDS if seconds is None else seconds)
-
-    def _wait(self) -> None:
-        links = [version.link for version in (self._loading, self._serving) if version is not None]
-        select.select(links, [], [], _WATCH_SECONDS)
 
     def _look_at_loading(self, version: _Version) -> int | None:
         """Let a version that is loaded take over; returns an exit code if there is nothing to serve."""

@@ -36,7 +36,7 @@ def create_project(options: argparse.Namespace) -> int:
 def _check_name(name: str) -> None:
     """Raise `ConfigError` if Python could not import a package of this name."""
     if not (name.isascii() and name.isidentifier()):
-        proposal = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        proposal = re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_")  # empty for "." and the like
         example = proposal if proposal.isidentifier() else "my_agent"
         raise ConfigError(
             f"{name!r:.100} is not a name that Python can import (letters, digits and _): write, for example, "

@@ -46,7 +46,12 @@ from agentrt.types import ChatUsage
 __all__ = ["EventRenderer"]
 
 _CallEvent = (
-    ToolCallDeltaEvent | ToolCallEndEvent | ToolResultTextDeltaEvent | ToolResultDataDeltaEvent | ToolResultEndEvent
+    ToolCallDeltaEvent
+    | ToolCallEndEvent
+    | ToolResultStartEvent
+    | ToolResultTextDeltaEvent
+    | ToolResultDataDeltaEvent
+    | ToolResultEndEvent
 )
 _MAX_OUTPUT_LINES = 20  # of one tool's output
 _MAX_OUTPUT_LINE_LENGTH = 500
@@ -54,9 +59,10 @@ _MAX_OUTPUT_LINE_LENGTH = 500
 
 @dataclass(slots=True)
 class _ShownCall:
-    """A tool call: the pieces of its input, and the incomplete last line of its output."""
+    """A tool call: where it is shown, the pieces of its input, and the incomplete last line of its output."""
 
     name: str
+    view: View
     input: list[str] = field(default_factory=list)
     line: list[str] = field(default_factory=list)
     block_id: str = ""
@@ -115,7 +121,7 @@ class EventRenderer:
                 self._view.stream("text", block.text)
             elif isinstance(block, ToolCallBlock):
                 self._view.end()
-                self._calls[block.id] = _ShownCall(block.name)  # its result is still to come
+                self._calls[block.id] = _ShownCall(block.name, self._view)  # its result is still to come
                 self._view.line("call", f"{block.name}({one_line(block.input)})")
         self._view.end()
 
@@ -161,7 +167,7 @@ class EventRenderer:
 
     def _show_call_start(self, event: ToolCallStartEvent) -> None:
         # Shown when it is complete: nobody decides on half an input.
-        self._calls[event.tool_call_id] = _ShownCall(event.tool_call_name)
+        self._calls[event.tool_call_id] = _ShownCall(event.tool_call_name, self._view_of(event.tool_call_id))
         self._view.wait(f"{event.tool_call_name} ...")
 
     def _show_call_input(self, event: ToolCallDeltaEvent) -> None:
@@ -169,10 +175,10 @@ class EventRenderer:
 
     def _show_call_end(self, event: ToolCallEndEvent) -> None:
         call = self._find_call(event)
-        self._view.line("call", f"{call.name}({one_line(''.join(call.input))})")
+        call.view.line("call", f"{call.name}({one_line(''.join(call.input))})")
 
     def _show_result_start(self, event: ToolResultStartEvent) -> None:
-        self._calls.setdefault(event.tool_call_id, _ShownCall(event.tool_call_name))
+        self._find_call(event)
         self._view.wait(f"running {event.tool_call_name}", for_tool=True)
 
     def _show_result_text(self, event: ToolResultTextDeltaEvent) -> None:
@@ -194,22 +200,22 @@ class EventRenderer:
         self._end_line(call)
         if event.output is not None:
             if call.lines:
-                self._view.line("replaced", f"{call.name}: the result above is void; instead:")
+                call.view.line("replaced", f"{call.name}: the result above is void; instead:")
             call.lines = 0  # the limit applies to the new output
             for block in event.output:
                 self._add_output(call, block.text if isinstance(block, TextBlock) else block.source.media_type)
                 self._end_line(call)
         if call.lines > _MAX_OUTPUT_LINES:
-            self._view.line("result", f"{call.name}: ... and {call.lines - _MAX_OUTPUT_LINES} more lines")
+            call.view.line("result", f"{call.name}: ... and {call.lines - _MAX_OUTPUT_LINES} more lines")
         if event.state is not ToolResultState.SUCCESS:
-            self._view.line("error", f"{call.name}: {event.state}")
+            call.view.line("error", f"{call.name}: {event.state}")
         elif not call.lines:
-            self._view.line("result", f"{call.name}: done")
+            call.view.line("result", f"{call.name}: done")
 
     def _begin_subagent(self, event: SubagentStartEvent) -> None:
         self._view.wait(f"asking {event.name}")
         if event.child_reply_id not in self._subagents:
-            view = InnerView(self._view, event.name)
+            view = InnerView(self._view_of(event.tool_call_id), event.name)
             self._subagents[event.child_reply_id] = EventRenderer(view, self._subagents)
 
     def _end_subagent(self, event: SubagentEndEvent) -> None:
@@ -252,7 +258,19 @@ class EventRenderer:
 
     def _find_call(self, event: _CallEvent) -> _ShownCall:
         # It starts here if an earlier process, or a layer, kept its start event.
-        return self._calls.setdefault(event.tool_call_id, _ShownCall(event.tool_call_name or "?"))
+        call = self._calls.get(event.tool_call_id)
+        if call is None:
+            call = _ShownCall(event.tool_call_name or "?", self._view_of(event.tool_call_id))
+            self._calls[event.tool_call_id] = call
+        return call
+
+    def _view_of(self, call_id: str) -> View:
+        """Return the view of a call: a call that a tool makes is indented under the call of that tool."""
+        outer_id = call_id.rpartition("/")[0]
+        if not outer_id:
+            return self._view
+        outer = self._calls.get(outer_id)
+        return InnerView(self._view_of(outer_id), "" if outer is None else outer.name)
 
     def _add_output(self, call: _ShownCall, text: str) -> None:
         # Complete lines only, since the lines of several tools may alternate.
@@ -270,7 +288,7 @@ class EventRenderer:
     def _show_line(self, call: _ShownCall, line: str) -> None:
         call.lines += 1  # even those not shown, since the end counts them
         if call.lines <= _MAX_OUTPUT_LINES:
-            self._view.line("result", f"{call.name}: {_shorten_line(line)}")
+            call.view.line("result", f"{call.name}: {_shorten_line(line)}")
 
     # Last, since a class body only knows the methods above.
     _METHODS: ClassVar[dict[type[AgentEvent], Callable[["EventRenderer", Any], None]]] = {

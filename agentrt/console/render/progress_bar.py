@@ -40,27 +40,24 @@ class ProgressBar:
     def __enter__(self) -> Self:
         if self._file.isatty():
             with suppress(ImportError):
-                self._start()
+                from rich.console import Console
+                from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+                self._bar = Progress(
+                    BarColumn(),
+                    TextColumn("{task.description}", markup=False),
+                    TimeElapsedColumn(),
+                    TextColumn("{task.fields[document]}", markup=False),
+                    console=Console(file=self._file),
+                )
+                self._task = self._bar.add_task("", total=None, document="")
+                self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-    def _start(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(
-            BarColumn(),
-            TextColumn("{task.description}", markup=False),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[document]}", markup=False),
-            console=Console(file=self._file),
-        )
-        self._task = self._bar.add_task("", total=None, document="")
-        self._bar.start()
 
     def __call__(self, progress: _Progress) -> None:
         """Draw the progress."""

@@ -8,7 +8,7 @@ from agentrt import Agent, Toolkit
 from agentrt.console import show
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ScriptedChatModel
-from agentrt.tool import FunctionTool
+from agentrt.tool import FunctionTool, ToolContext
 
 
 def ask(name: str, call_id: str) -> ToolCallBlock:
@@ -44,6 +44,31 @@ async def test_a_subagent_is_indented_under_its_call(capsys):
         "[result] finder: It is",
         "[result] finder:",
         "[result] finder: not there.",
+        "Gone.",
+    ]
+
+
+async def test_what_a_tool_calls_is_indented_under_its_call(capsys):
+    looks = ToolCallBlock("l1", "look", json.dumps({"place": "the box"}))
+    finder = agent_of("finder", [[looks], "Not there."], [look])
+
+    async def search(context: ToolContext) -> str:
+        """Search."""
+        await context.call("look", {"place": "the bag"})
+        return (await context.call("finder", {"query": "go"})).text
+
+    tools = [FunctionTool(search, is_resumable=True), look, finder.as_tool("Finds.")]
+    boss = agent_of("boss", [[ToolCallBlock("s1", "search", "{}")], "Gone."], tools)
+    assert await shown(boss, capsys) == [
+        "[call] search({})",
+        '  [call] look({"place": "the bag"})',
+        "  [result] look: nothing in the bag",
+        '  [call] finder({"query": "go"})',
+        '    [call] look({"place": "the box"})',
+        "    [result] look: nothing in the box",
+        "    [finder] Not there.",
+        "  [result] finder: Not there.",
+        "[result] search: Not there.",
         "Gone.",
     ]
 

@@ -6,10 +6,11 @@ import sys
 
 import anyio
 
+from agentrt._runtime.concurrency.wire import Wire, take_stdio
 from agentrt.console.service import load_runner, log_to_stderr, stop_on_signal
 from agentrt.runner.base import RunnerBase
 from agentrt.serving import Limits, mcp_server
-from agentrt.serving.mcp.stdio import Wire, serve_wire, take_stdio
+from agentrt.serving.mcp.stdio import serve_wire
 from agentrt.state import InMemoryStateStore
 
 __all__ = ["serve_mcp"]
@@ -23,12 +24,12 @@ def serve_mcp(options: argparse.Namespace) -> int:
     # Before the user's modules are imported, which may print.
     with take_stdio() as wire, log_to_stderr("agentrt mcp", logging.WARNING, "agentrt"):
         runner = load_runner(options, fallback=InMemoryStateStore, drain_seconds=0)
-        anyio.run(_serve_until_end, runner, wire, options.description or "", backend=options.backend)
+        anyio.run(_serve_until_end, runner, wire, backend=options.backend)
     return 0
 
 
-async def _serve_until_end(runner: RunnerBase, wire: Wire, description: str) -> None:
-    server = mcp_server(runner, description=description)
+async def _serve_until_end(runner: RunnerBase, wire: Wire) -> None:
+    server = mcp_server(runner)
     async with runner, anyio.create_task_group() as group:
         # The signal ends the connection; then the runner has time to drain, as at the end of the input.
         client = anyio.CancelScope()
