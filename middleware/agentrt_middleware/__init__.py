@@ -41,6 +41,7 @@ from agentrt_middleware.redaction import (
     RedactionMiddleware,
 )
 from agentrt_middleware.retry import RetryMiddleware
+from agentrt_middleware.skills.middleware import SkillsMiddleware
 from agentrt_middleware.timeout import TimeoutMiddleware
 from agentrt_middleware.timing import Timing, TimingMiddleware
 from agentrt_middleware.tool_calls.human_approval import HumanApprovalMiddleware
@@ -103,6 +104,7 @@ __all__ = [
     "RetryMiddleware",
     "SQLiteBudgetStore",
     "SQLiteCacheStore",
+    "SkillsMiddleware",
     "SpanDelivery",
     "TimeoutMiddleware",
     "Timing",

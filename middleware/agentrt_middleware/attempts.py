@@ -18,6 +18,7 @@ __all__ = [
     "Attempts",
     "StreamedAnswer",
     "Watcher",
+    "add_note_once",
     "close",
     "is_readable",
     "make_attempts",
@@ -38,17 +39,17 @@ ATTEMPT_LAYERS = (
 )
 """The layers that make several attempts at a request, and those that see each attempt."""
 
-_Hook = TypeVar("_Hook", bound=Callable[..., object])
+_HookMethod = TypeVar("_HookMethod", bound=Callable[..., object])
 _MAX_TOKENS = 1 << 53  # a larger count is a provider's mistake, and would not survive as a float
 
 
-def only_if(has_work: Callable[[Any, Any], bool]) -> Callable[[_Hook], _Hook]:
+def only_if(has_work: Callable[[Any, Any], bool]) -> Callable[[_HookMethod], _HookMethod]:
     """Make a hook return the next layer's result directly, for the price of a call, unless it has work to do.
 
     `has_work` gets the middleware and the agent.
     """
 
-    def decorate(hook: _Hook) -> _Hook:
+    def decorate(hook: _HookMethod) -> _HookMethod:
         @wraps(hook)
         def entry(self: object, agent: object, input_kwargs: Any, next_handler: Callable[..., object]) -> object:
             if has_work(self, agent):
@@ -261,6 +262,12 @@ def name_model(response: ChatResponse, model: ChatModelBase) -> ChatResponse:
 
 # Stands for the missing last response of a stream; compared by identity.
 _NO_LAST_RESPONSE = ChatResponse([], is_last=False)
+
+
+def add_note_once(error: Exception, note: str) -> None:
+    """Add a note to an error unless it has it: a model may raise the same object each time."""
+    if note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 async def make_attempts(attempts: Attempts) -> ModelResult:

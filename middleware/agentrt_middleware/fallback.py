@@ -18,7 +18,7 @@ from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
 from agentrt.model.needs import CAPABILITIES, needs_of
-from agentrt_middleware.attempts import make_attempts, name_model
+from agentrt_middleware.attempts import add_note_once, make_attempts, name_model
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors
 
 __all__ = ["ModelFallbackMiddleware"]
@@ -162,7 +162,9 @@ class _FallbackCall:
     def wait_after(self, error: Exception) -> float | None:
         next_model = next(self._models, None) if self._fallback.falls_back_on(error) else None
         if next_model is None:
-            self._add_note(error)
+            if self._failures:
+                failed = ", ".join(self._failures)
+                add_note_once(error, f"agentrt: this is from model {self._model.model!r}; before it failed {failed}")
             return None
         error_type = type(error).__name__
         self._failures.append(f"{self._model.model!r} with {error_type}")
@@ -196,9 +198,3 @@ class _FallbackCall:
         if model is self._values["current_model"]:
             return False
         return not any(map(model.lacks, needs_of(self._values["messages"], self._values["tools"])))
-
-    def _add_note(self, error: Exception) -> None:
-        if self._failures:
-            note = f"agentrt: this is from model {self._model.model!r}; before it failed {', '.join(self._failures)}"
-            if note not in getattr(error, "__notes__", ()):  # a model may raise the same object each time
-                error.add_note(note)

@@ -26,7 +26,7 @@ from agentrt.event import (
     ToolResultTextDeltaEvent,
 )
 from agentrt.hooks import MiddlewareBase, NextReply, ReplyValues
-from agentrt.message import Msg, TextBlock, ToolResultState
+from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolResultState
 from agentrt_middleware.attempts import only_if
 from agentrt_middleware.context.requests import CONTEXT_LAYERS
 from agentrt_middleware.reply_info import input_of, messages_of
@@ -231,10 +231,10 @@ class _ReplyLog:
     def see_tool_start(self, event: ToolResultStartEvent) -> None:
         self._start_clock(event.tool_call_id)
 
-    def _loggable_name(self, tool: str) -> str:
+    def _loggable_name(self, call: ToolCallBlock) -> str:
         # The model made up a name that no tool has, so it is content.
         # Looked up now: replies and rounds may have their own tools.
-        return tool if self._logs.content or self._run.toolkit.get(tool) is not None else _UNKNOWN_TOOL
+        return call.name if self._logs.content or self._run.tool_of(call) is not None else _UNKNOWN_TOOL
 
     def see_tool_output(self, event: ToolResultTextDeltaEvent) -> None:
         self._outputs[event.tool_call_id] = self._outputs.get(event.tool_call_id, "") + event.delta
@@ -249,7 +249,7 @@ class _ReplyLog:
         if event.output is not None:  # the whole output, which replaces the streamed one
             output = "".join(block.text for block in event.output if isinstance(block, TextBlock))
         fields = {
-            "tool_name": self._loggable_name(event.tool_call_name),
+            "tool_name": self._loggable_name(ToolCallBlock(event.tool_call_id, event.tool_call_name)),
             "tool_call_id": call_id,
             "state": str(event.state),
             "seconds": self._seconds_since_start(call_id),
@@ -259,7 +259,7 @@ class _ReplyLog:
         self._line("TOOL_RESULT_END", fields, is_failure)
 
     def see_question(self, event: RequireUserConfirmEvent | RequireExternalExecutionEvent) -> None:
-        self._line(event.type, {"tool_names": [self._loggable_name(call.name) for call in event.tool_calls]})
+        self._line(event.type, {"tool_names": [self._loggable_name(call) for call in event.tool_calls]})
 
     def see_exceed(self, event: ExceedMaxItersEvent) -> None:
         self._line(event.type, {}, True)

@@ -10,7 +10,7 @@ from agentrt.errors import MalformedCall, RateLimited, Timeout, Transient
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatResponse, ModelResult
-from agentrt_middleware.attempts import make_attempts
+from agentrt_middleware.attempts import add_note_once, make_attempts
 from agentrt_middleware.validation import Backoff, ErrorChoice, check_number, choose_errors, retry_after_of
 
 __all__ = ["RetryMiddleware"]
@@ -98,7 +98,10 @@ class _RetriedCall:
         wait = self._retry.backoff.wait_after(self._failures, retry_after_of(error))
         refusal = self._refusal(error, wait)
         if refusal is not None:
-            self._add_note(error, refusal)
+            # Otherwise there were no retries, and none were intended.
+            if self._failures > 1 or (self._retry.max_retries and self._retry.is_retried(error)):
+                attempts = "1 attempt" if self._failures == 1 else f"{self._failures} attempts"
+                add_note_once(error, f"agentrt: RetryMiddleware gave up after {attempts}: {refusal}")
             return None
         self._waited += wait
         # The event names only the error's type: its text is the provider's, and may hold a secret.
@@ -121,14 +124,6 @@ class _RetriedCall:
         if retry.retry_budget is not None and not retry.retry_budget.spend():
             return "the retry budget is used up"
         return None
-
-    def _add_note(self, error: Exception, refusal: str) -> None:
-        if self._failures == 1 and (self._retry.max_retries == 0 or not self._retry.is_retried(error)):
-            return  # there were no retries, and none were intended
-        attempts = "1 attempt" if self._failures == 1 else f"{self._failures} attempts"
-        note = f"agentrt: RetryMiddleware gave up after {attempts}: {refusal}"
-        if note not in getattr(error, "__notes__", ()):  # a model may raise the same object each time
-            error.add_note(note)
 
 
 class _RetryBudget:

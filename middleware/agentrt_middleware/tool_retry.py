@@ -12,7 +12,6 @@ from agentrt.event import CustomEvent
 from agentrt.hooks import ActingValues, MiddlewareBase, NextActing
 from agentrt.message import ToolCallBlock, ToolResultState
 from agentrt.permission.glob import matches
-from agentrt.tool import Toolkit
 from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.reply_info import call_of
 from agentrt_middleware.validation import Backoff, check_number
@@ -27,10 +26,10 @@ RetryableTools = Sequence[str] | Callable[[ToolCallBlock], bool]
 class ToolRetryMiddleware(MiddlewareBase):
     """Runs a tool call again, up to `max_retries` times, if it fails or exceeds its time.
 
-    Only tools that may safely run twice are run again: those of `agent.toolkit` that are `is_read_only`, or those that
-    `tools` chooses by names and patterns (`*`, `?`) or as a function of the call. An agent without a `Toolkit` needs
-    `tools`. A call that was denied or interrupted, or whose outcome is `unknown`, never runs again. With
-    `raise_tool_errors`, an exception of the tool counts as an error result.
+    Only tools that may safely run twice are run again: those that are `is_read_only`, or those that `tools` chooses by
+    names and patterns (`*`, `?`) or as a function of the call. An agent without a `Toolkit` needs `tools`. A call that
+    was denied or interrupted, or whose outcome is `unknown`, never runs again. With `raise_tool_errors`, an exception
+    of the tool counts as an error result.
 
     A `CustomEvent` "tool_retry" announces each retry before its wait. The wait is a random number of seconds: up
     to `initial_delay` the first time, twice that the second time, up to `max_delay`. Streamed output is shown at
@@ -95,8 +94,7 @@ class ToolRetryMiddleware(MiddlewareBase):
 
     def _may_run_twice(self, agent: AgentBase, call: ToolCallBlock) -> bool:
         if self._tools is None:
-            toolkit = getattr(agent, "toolkit", None)  # a custom agent may have none, or another kind
-            tool = toolkit.get(call.name) if isinstance(toolkit, Toolkit) else None
+            tool = agent.run.tool_of(call)
             return tool is not None and tool.is_read_only
         if callable(self._tools):
             return self._tools(call)

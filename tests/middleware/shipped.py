@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 from opentelemetry.sdk.metrics import MeterProvider
@@ -103,6 +104,7 @@ SHIPPED: dict[type[shipped.MiddlewareBase], Callable[[], shipped.MiddlewareBase]
     shipped.RateLimitMiddleware: rate_limit,
     shipped.RedactionMiddleware: shipped.RedactionMiddleware,
     shipped.RetryMiddleware: lambda: shipped.RetryMiddleware(initial_delay=0),
+    shipped.SkillsMiddleware: lambda: shipped.SkillsMiddleware([Path(__file__).parent / "skills" / "folder"]),
     shipped.TimeoutMiddleware: lambda: shipped.TimeoutMiddleware(first_chunk=30, between_chunks=30, total=60),
     shipped.TimingMiddleware: shipped.TimingMiddleware,
     shipped.ToolRetryMiddleware: lambda: shipped.ToolRetryMiddleware(["*"], initial_delay=0),

@@ -27,7 +27,7 @@ def rows(*names: str) -> list[list[MiddlewareBase]]:
 # From outermost to innermost. Those of one row may stand in any order.
 ROWS = rows(
     "Tracing Logging",
-    "PlanNotebook Todo RAG LongTermMemory",
+    "PlanNotebook Todo RAG LongTermMemory Skills",
     "DynamicContext KeepLast TrimToolResults ToolSelector Compression ModelRouter ToolResultLimit",
     "Guardrail",
     "Budget",
@@ -59,6 +59,9 @@ def pairs(rows: list[list[MiddlewareBase]]) -> list[tuple[MiddlewareBase, Middle
 FREE = {
     ("CacheMiddleware", "ToolErrorMiddleware"),  # only results of tools that did not fail are kept
     ("HumanApprovalMiddleware", "InformationFlowMiddleware"),  # each asks, and neither answers the other
+    ("SkillsMiddleware", "HumanApprovalMiddleware"),  # likewise, and a grant answers no question of theirs
+    ("SkillsMiddleware", "InformationFlowMiddleware"),
+    ("SkillsMiddleware", "DynamicContextMiddleware"),  # their sections are in list order
 }
 CONSTRAINED = {
     names: pair

@@ -1,7 +1,6 @@
 """Knowledge bases: what they read, what they keep, and what they find."""
 
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -28,6 +27,7 @@ from agentrt.rag import (
     TextReader,
 )
 from agentrt.testing import HashingEmbedding
+from tests.program_runner import ProgramRunner
 from tests.rag.pdf_files import pdf_with_text, pdf_without_text
 
 
@@ -476,10 +476,10 @@ anyio.run(knowledge.sync, sys.argv[2])
 """
 
 
-def test_a_killed_sync_leaves_no_half_document(tmp_path: Path) -> None:
+def test_a_killed_sync_leaves_no_half_document(tmp_path: Path, program_runner: ProgramRunner) -> None:
     write(tmp_path / "docs", a="Green tea. " * 300, b="Black tea. " * 300)
     database, folder = str(tmp_path / "kb.db"), str(tmp_path / "docs")
-    result = subprocess.run([sys.executable, "-c", KILLED_IN_A_SYNC, database, folder], check=False)
+    result = program_runner.run(KILLED_IN_A_SYNC, database, folder)
     assert result.returncode == -signal.SIGKILL
     knowledge = knowledge_base(SQLiteTextStore(database))
     assert set(anyio.run(documents_found, knowledge, "tea")) == {"docs/a.md", "docs/b.md"}

@@ -5,8 +5,6 @@ import os
 import pickle
 import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -21,6 +19,7 @@ from hypothesis import strategies as st
 from agentrt._runtime.database.sqlite import SQLiteDatabase
 from agentrt.errors import ConfigError, StoreError
 from agentrt.rag import SQLiteTextStore, StoreBase, StoredText
+from tests.program_runner import ProgramRunner
 
 
 async def found(store: StoreBase, query: str, owner: str = "ann", **options: Any) -> list[str]:
@@ -515,9 +514,9 @@ anyio.run(lambda: store.write("ann", texts, delete_sources=["page"]))
 
 
 @pytest.mark.slow  # another process
-def test_a_killed_write_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_killed_write_leaves_what_was_there(tmp_path: Path, program_runner: ProgramRunner) -> None:
     path = tmp_path / "texts.db"
-    result = subprocess.run([sys.executable, "-c", KILLED_IN_A_WRITE, str(path)], check=False)
+    result = program_runner.run(KILLED_IN_A_WRITE, str(path))
     assert result.returncode == -signal.SIGKILL
     store = SQLiteTextStore(path)
     assert sorted(anyio.run(texts_of, store)) == ["old-0", "old-1", "old-2"]

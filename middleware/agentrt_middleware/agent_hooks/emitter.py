@@ -44,7 +44,7 @@ class _TimedInterceptor:
 
     def intercept(self, context: dict[str, Any]) -> Any:
         verdict = self._interceptor.intercept(context)
-        return _within(verdict, self._seconds) if isawaitable(verdict) else verdict
+        return _in_time(verdict, self._seconds) if isawaitable(verdict) else verdict
 
 
 class _TimedResolver:
@@ -56,10 +56,10 @@ class _TimedResolver:
 
     def resolve(self, request: ApprovalRequest) -> Any:
         resolution = self._resolver.resolve(request)
-        return _within(resolution, self._seconds) if isawaitable(resolution) else resolution
+        return _in_time(resolution, self._seconds) if isawaitable(resolution) else resolution
 
 
-async def _within(work: Any, seconds: float | None) -> Any:
+async def _in_time(work: Any, seconds: float | None) -> Any:
     with anyio.fail_after(seconds):
         return await work
 

@@ -77,7 +77,7 @@ def _block_to_wire(block: ContentBlock) -> dict[str, Any]:
         case ToolCallBlock():
             return {"type": "tool_call", "id": block.id, "name": block.name, "args": arguments_of(block)}
         case ToolResultBlock():
-            value = value_to_wire([TextBlock(block.output)] if isinstance(block.output, str) else block.output)
+            value = value_to_wire(block.blocks)
             return {"type": "tool_result", "id": block.id, "name": block.name, "value": value}
         case DataBlock(source=source):
             data = {"data": source.data} if isinstance(source, Base64Source) else {"url": source.url}

@@ -136,7 +136,8 @@ class BudgetMiddleware(MiddlewareBase):
             return
         self._scopes.end_work(run)
         usage = usage_on_wire(agent, record)
-        if usage is not None and not usage.replayed:
+        # A replay counts what the record paid for, so that its own limits are reached where they were.
+        if usage is not None and (run.is_replay or not usage.replayed):
             self._scopes.count(run, self._amounts(record.model, usage))
 
     async def on_model_call(
@@ -192,7 +193,7 @@ class BudgetMiddleware(MiddlewareBase):
         self, agent: AgentBase, input_kwargs: ActingValues, next_handler: NextActing
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         run, tool_call = agent.run, call_of(input_kwargs)
-        tool = run.toolkit.get(tool_call.name)
+        tool = run.tool_of(tool_call)
         # The structured answer and a question to the user are free.
         if tool_call.name == STRUCTURED_OUTPUT or (tool is not None and tool.is_hidden):
             async for item in next_handler(**input_kwargs):

@@ -58,7 +58,9 @@ class OwnerAccounts(HasLock):
         Raises `StoreFailure` if the spending is unknown, unless owners are not limited meanwhile.
         """
         try:
-            self._check_clock()
+            if self._clock() < self._latest - _TOLERATED_SETBACK:
+                self._warn("clock", "the clock of a budget was set back, so that a period would be spent twice")
+                raise StoreFailure("the clock was set back")
             await self.tell()
             answer = await self._reserve(account, limits, amounts)
             if answer is None:
@@ -155,11 +157,6 @@ class OwnerAccounts(HasLock):
                     return excess, before
         self._warn("answer", f"{type(self._store).__name__} holds something that no budget has written")
         raise StoreFailure("the store is damaged")
-
-    def _check_clock(self) -> None:
-        if self._clock() < self._latest - _TOLERATED_SETBACK:
-            self._warn("clock", "the clock of a budget was set back, so that a period would be spent twice")
-            raise StoreFailure("the clock was set back")
 
     def _now(self) -> float:
         self._latest = max(self._latest, self._clock())  # never back into an earlier period

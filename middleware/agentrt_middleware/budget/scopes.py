@@ -98,10 +98,10 @@ class Scopes:
             seconds = {"seconds": self.ledger.work_time(one).end()}
             self.ledger.add(self.ledger.accounts([one]), seconds)
             if self.owners is not None:
-                account = self.owners.account_of(self._owner_of(one))
-                if account not in counted:  # the seconds of a sub-agent are part of those of the reply above
+                # The seconds of a sub-agent are part of those of the reply above.
+                for account in self._owner_accounts([one]).keys() - counted:
                     self.owners.add(account, seconds)
-                counted.add(account)
+                    counted.add(account)
 
     async def tell_stores(self) -> None:
         """Report the spending to the store of the owners."""
@@ -139,10 +139,15 @@ class Scopes:
                     yield "owner", near
 
     def _owner_accounts(self, runs: Sequence[Run]) -> dict[str, Run]:
-        """Return the accounts of the owners of these replies, each with the owner's outermost reply."""
+        """Return the accounts of the owners of these replies, each with the owner's outermost reply.
+
+        A replay has none, since it spends nothing.
+        """
         accounts: dict[str, Run] = {}
         if self.owners is not None:
             for run in runs:
+                if run.is_replay:
+                    continue
                 accounts.setdefault(self.owners.account_of(self._owner_of(run)), run)
         return accounts
 

@@ -150,7 +150,7 @@ class CacheMiddleware(MiddlewareBase):
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
         for name in self.tools:
-            self._tool(agent, name)
+            self._read_only_tool(agent.run.toolkit.get(name), name)
         call = self._call(agent, self.ttl, "when", lambda: self._model_key(agent, input_kwargs))
         if call is None:
             return await next_handler(**input_kwargs)
@@ -174,7 +174,7 @@ class CacheMiddleware(MiddlewareBase):
     ) -> AsyncGenerator[ToolChunk | ToolResponse, None]:
         tool_call = call_of(input_kwargs)
         ttl = self.tools.get(tool_call.name)
-        tool = None if ttl is None else self._tool(agent, tool_call.name)
+        tool = None if ttl is None else self._read_only_tool(agent.run.tool_of(tool_call), tool_call.name)
         call = None
         if ttl is not None and tool is not None:
             call = self._call(agent, ttl, "tools", lambda: self._keys.key(tool, tool_call, agent, self._caller(agent)))
@@ -243,12 +243,17 @@ class CacheMiddleware(MiddlewareBase):
             self._warned.add(subject)
             _logger.warning("%s: such a call is not cached", problem)
 
-    def _tool(self, agent: AgentBase, name: str) -> ToolBase | None:
-        tool = agent.run.toolkit.get(name)
+    @staticmethod
+    def _read_only_tool(tool: ToolBase | None, name: str) -> ToolBase | None:
         if tool is not None and not tool.is_read_only:
             raise MiddlewareConfigError(
                 f"CacheMiddleware(tools=...) names {name!r}, which is not read-only, so that a kept result would stand "
                 f"for a change that was not made: leave it out, or write FunctionTool(..., is_read_only=True)"
+            )
+        if tool is not None and tool.is_resumable:
+            raise MiddlewareConfigError(
+                f"CacheMiddleware(tools=...) names {name!r}, which may ask and call other tools, and a kept result "
+                f"would pass over the decisions on these calls: name the tools that it calls instead"
             )
         return tool
 

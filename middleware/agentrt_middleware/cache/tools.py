@@ -88,11 +88,3 @@ class ToolKeys:
             number = id(value)
             known = self._marks[number] = ref(value, lambda _: self._marks.pop(number, None)), token_hex(8)
         return known[1]
-
-
-def _stands_at_its_place(function: Any) -> bool:
-    """Say whether the module has this function under its name."""
-    try:
-        return bool(attrgetter(function.__qualname__)(sys.modules[function.__module__]) == function)
-    except (AttributeError, KeyError):
-        return False

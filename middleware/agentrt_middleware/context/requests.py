@@ -34,6 +34,7 @@ CONTEXT_LAYERS = (
     "TodoMiddleware",
     "LongTermMemoryMiddleware",
     "RAGMiddleware",
+    "SkillsMiddleware",
     "DynamicContextMiddleware",
     *_SHAPING_LAYERS,
     "ToolResultLimitMiddleware",

@@ -62,8 +62,8 @@ class ToolSelectorMiddleware(MiddlewareBase):
     anew when the conversation has been shortened. The other tools are reached through two tools that this brings to the
     agent: `find_tools` answers with their schemas, and `call_tool` calls one. Such a call becomes that of the tool
     itself as soon as the model has written it: permissions, other middlewares, events and the history see
-    `refund`, and only the model `call_tool`. With `native`, a model whose class has `supports_deferred_tools`, as
-    `AnthropicChatModel` has, gets all tools and looks for the others by its provider's own means.
+    `refund`, and only the model `call_tool`. With `native`, a model with `supports_deferred_tools`, as those of
+    Anthropic and OpenAI's Responses API have, gets all tools and looks for the others by its provider's own means.
     """
 
     inherited = False

@@ -1,6 +1,7 @@
 """The parts of a result: the fields that are shown, and those that are held back."""
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,23 +24,38 @@ def words_of(value: Any) -> str:
     return value if isinstance(value, str) else to_json(value).decode()
 
 
-@dataclass
 class Echoes:
     """The labelled input of a call, as text, which its result may repeat."""
 
-    values: Sequence[tuple[str, FlowLabel]]
+    def __init__(self, values: Iterable[tuple[str, FlowLabel]]) -> None:
+        self._short: dict[str, FlowLabel] = {}
+        self._long: list[tuple[str, FlowLabel]] = []
+        for text, label in values:
+            if len(text) > _LONGEST_BY_CHANCE:
+                self._long.append((text, label))
+            else:
+                self._short[text] = self._short.get(text, FlowLabel()) | label
+        # A result may have thousands of fields, and its call hundreds of values: text is compared with the values
+        # that fit into it, and with the others only if it is in one of them.
+        self._long.sort(key=lambda value: len(value[0]))
+        self._lengths = [len(text) for text, _ in self._long]
+        self._joined = "\0".join(text for text, _ in self._long)
+
+    def __bool__(self) -> bool:
+        return bool(self._short or self._long)
 
     def label_of(self, text: str) -> FlowLabel | None:
         """Return the joined label of the input that the text repeats, `None` if it repeats nothing."""
-        found = [label for value, label in self.values if _is_part_of(value, text) or _is_part_of(text, value)]
+        found = [self._short[text]] if text in self._short else []
+        if len(text) > _LONGEST_BY_CHANCE:
+            count = bisect_right(self._lengths, len(text))
+            found += [label for value, label in self._long[:count] if value in text]
+            if text in self._joined:
+                found += [label for value, label in self._long[count:] if text in value]
         joined = FlowLabel()
         for label in found:
             joined |= label
         return joined if found else None
-
-
-def _is_part_of(part: str, whole: str) -> bool:
-    return part == whole or (len(part) > _LONGEST_BY_CHANCE and part in whole)
 
 
 class _Paths:
@@ -97,7 +113,7 @@ class _FieldHolder:
             name = _HELD_FIELDS
             while name in visible:
                 name += "_"
-            for text in leaf_texts(held) if self.echoes.values else ():
+            for text in leaf_texts(held) if self.echoes else ():
                 label |= self.echoes.label_of(text) or FlowLabel()
             visible[name] = self.hold(held, label)
         return visible
@@ -109,7 +125,7 @@ class _FieldHolder:
         if isinstance(value, dict):
             inner = _FieldHolder(None, self.echoes, self.hold, self.untrusted, self.trusted)
             return inner.show(value, ())
-        repeated = self.echoes.label_of(words_of(value)) if self.echoes.values else None
+        repeated = self.echoes.label_of(words_of(value)) if self.echoes else None
         if repeated is not None:
             return self.hold(value, self.untrusted | repeated)
         return value if self.trusted.readers is None else self.hold(value, self.trusted)

@@ -24,7 +24,7 @@ from agentrt.types import (
     ToolOutput,
 )
 from agentrt_middleware.information_flow.fields import Echoes, hold_fields, leaf_texts, words_of
-from agentrt_middleware.information_flow.policy import Policy, written_arguments
+from agentrt_middleware.information_flow.policy import Policy, tools_of, written_arguments
 from agentrt_middleware.information_flow.reading import ReadUntrusted, ShowUntrusted
 from agentrt_middleware.validation import check_choice
 
@@ -91,11 +91,7 @@ class InformationFlowMiddleware(MiddlewareBase):
         return [ReadUntrusted(self.reader), ShowUntrusted(self._policy.check)]
 
     def describe(self, agent: Agent) -> Sequence[str]:
-        toolkit = agent.toolkit
-        tools = [toolkit.get(name) for name in toolkit.names(toolkit.groups)]
-        return self._policy.describe(
-            [tool for tool in tools if tool is not None and not tool.is_hidden and not _is_own(tool)]
-        )
+        return self._policy.describe([tool for tool in tools_of(agent) if not _is_own(tool)])
 
     async def on_check_permission(
         self, agent: Agent, input_kwargs: CheckPermissionValues, next_handler: NextCheckPermission
@@ -137,7 +133,8 @@ class InformationFlowMiddleware(MiddlewareBase):
     def _without_quotes(self, agent: Agent, content: IncomingContent) -> IncomingContent:
         """Return the runtime's message about a call that it did not run, held back if it may quote held text."""
         call = content.tool_call
-        if call is None or not _has_handles(agent, content):
+        # A call that is let go gets its task's id, which only the runtime puts here, and no word of its arguments.
+        if call is None or "task_id" in content.metadata or not _has_handles(agent, content):
             return content
         context = agent.state.reply_context
         decision = None if context is None else context.decision_about(call.id)
@@ -174,7 +171,7 @@ class _Holding:
         self._untrusted = FlowLabel(False, None, frozenset([name])) | agent.label_of(arguments)
         readers = flow.output_readers
         self._trusted = FlowLabel() if readers is None else FlowLabel(True, frozenset(readers), frozenset([name]))
-        self._echoes = Echoes(list(_labelled_values(agent, arguments)))
+        self._echoes = Echoes(_labelled_values(agent, arguments))
 
     def hold_back(self) -> IncomingContent:
         """Return the content as the model reads it."""
@@ -228,7 +225,7 @@ class _Holding:
         assert not isinstance(paths, bool)
         visible = hold_fields(value, paths, self._echoes, self._hold, self._untrusted, self._trusted)
         # If a key occurs twice, only one of its values was checked.
-        is_checked = paths is None and not self._echoes.values
+        is_checked = paths is None and not self._echoes
         return text if is_checked and visible == value else to_json(visible).decode()
 
 

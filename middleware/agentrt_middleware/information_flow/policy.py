@@ -15,7 +15,7 @@ from agentrt.tool import ToolBase
 from agentrt.types import FlowLabel, IncomingContent, ToolFlow
 from agentrt_middleware.information_flow.fields import words_of
 
-__all__ = ["Policy", "Violation", "written_arguments"]
+__all__ = ["Policy", "Violation", "tools_of", "written_arguments"]
 
 _SOURCES = ("observed", "hint", "passage", "memory", "input", "feedback")
 _OF_LAYERS = "continue_with"  # the name of a hint that a layer gives
@@ -105,17 +105,16 @@ class Policy:
 
     def check(self, agent: Agent) -> None:
         """Raise `MiddlewareConfigError` for a flow that checks nothing, and warn of a pattern that matches nothing."""
-        names = agent.toolkit.names(agent.toolkit.groups)
-        for name in names:
-            tool = agent.toolkit.get(name)
-            if tool is not None and not tool.is_hidden:
-                _check_arguments(tool, self.of_tool(tool))
-        if agent.toolkit.has_toolsets:
+        tools = tools_of(agent)
+        for tool in tools:
+            _check_arguments(tool, self.of_tool(tool))
+        if any(toolkit.has_toolsets for toolkit in agent.toolkit.toolkits_to_open(set())):
             return  # their tools are unknown until they are open
         # Knowledge bases are sources too: layers put their passages into requests.
         bases = [base.name for layer in agent.middlewares for base in getattr(layer, "knowledge_bases", ())]
+        names = (*(tool.name for tool in tools), *_SOURCES, *bases)
         for pattern in self._flows:
-            if not any(matches(pattern, name) for name in (*names, *_SOURCES, *bases)):
+            if not any(matches(pattern, name) for name in names):
                 warnings.warn(
                     f"InformationFlowMiddleware has a flow for {pattern!r:.100}, which matches no tool of "
                     f"{agent.name!r} and none of {', '.join(_SOURCES)}: is it misspelt?",
@@ -126,6 +125,16 @@ class Policy:
     def describe(self, tools: Sequence[ToolBase]) -> list[str]:
         """Return a line for each tool: its trusted output and input, and its readers."""
         return [f"{tool.name}: {_line_of_flow(self.of_tool(tool))}" for tool in tools]
+
+
+def tools_of(agent: Agent) -> list[ToolBase]:
+    """Return the tools whose calls the layers of the agent see, also those of programs and sub-agents."""
+    return [
+        tool
+        for toolkit in agent.toolkit.toolkits_to_open(set())
+        for name in toolkit.names(toolkit.groups)
+        if (tool := toolkit.get(name)) is not None and not tool.is_hidden
+    ]
 
 
 def _check_arguments(tool: ToolBase, flow: ToolFlow) -> None:

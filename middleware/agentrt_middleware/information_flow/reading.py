@@ -53,7 +53,7 @@ class ReadUntrusted(ToolBase):
         "required": ["handles", "question"],
         "additionalProperties": False,
     }
-    is_read_only = True
+    is_read_only = changes_conversation = True
     error_detail = "type"  # a provider's message may quote the request
 
     def __init__(self, reader: ChatModelBase | None) -> None:
@@ -107,7 +107,7 @@ class ShowUntrusted(ToolBase):
         "required": ["handle"],
         "additionalProperties": False,
     }
-    is_read_only = True
+    is_read_only = changes_conversation = True
 
     def __init__(self, check: Callable[[Agent], None]) -> None:
         self._check = check

@@ -175,6 +175,10 @@ class LongTermMemoryMiddleware(MiddlewareBase):
     async def on_reply(
         self, agent: Agent, input_kwargs: ReplyValues, next_handler: NextReply
     ) -> AsyncGenerator[AgentEvent | Msg, None]:
+        if agent.run.task is not None:  # a background call, in which nobody has said anything
+            async for item in next_handler(**input_kwargs):
+                yield item
+            return
         # The reply before this one, if its process ended before it was recorded; its messages are still the last ones.
         self._note_finished_reply(agent)
         data = agent.state_of(self)
@@ -415,7 +419,8 @@ def _last_exchange(agent: Agent, owner: str, outcome: ReplyOutcome, opened: JSON
             if msg.structured_output is not None and not text:
                 text = json.dumps(msg.structured_output, ensure_ascii=False)
             words.append(["assistant", text])
-        elif words and msg.role == "user":  # what was only observed after the answer belongs to the next exchange
+        elif words and msg.role == "user" and "task_id" not in msg.metadata:  # else a background call has woken it
+            # What was only observed after the answer belongs to the next exchange.
             words.append(["user", msg.get_text_content() or ""])
     messages = [[role, agent.described(text)[:_MAX_PENDING_TEXT]] for role, text in reversed(words) if text]
     # With the text: callers choose ids of replies, and may use one for several.

@@ -66,7 +66,14 @@ class NotebookTools:
         # What is noted is shown to the model again, and so keeps its handles.
         flow = ToolFlow(trusted_output=True)
         return [
-            FunctionTool(function, is_concurrency_safe=False, is_read_only=True, flow=flow, keeps_handles=True)
+            FunctionTool(
+                function,
+                is_concurrency_safe=False,
+                is_read_only=True,
+                flow=flow,
+                keeps_handles=True,
+                changes_conversation=True,
+            )
             for function in functions
         ]
 

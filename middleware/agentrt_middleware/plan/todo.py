@@ -85,7 +85,14 @@ class TodoMiddleware(PlanLayer):
         flow = ToolFlow(trusted_output=True)
         # What is noted is shown to the model again, and so keeps its handles.
         return [
-            FunctionTool(self.write_todos, is_concurrency_safe=False, is_read_only=True, flow=flow, keeps_handles=True)
+            FunctionTool(
+                self.write_todos,
+                is_concurrency_safe=False,
+                is_read_only=True,
+                flow=flow,
+                keeps_handles=True,
+                changes_conversation=True,
+            )
         ]
 
     async def write_todos(self, context: ToolContext, todos: list[TodoItem]) -> ToolResponse:

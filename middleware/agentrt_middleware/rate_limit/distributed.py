@@ -12,6 +12,7 @@ from agentrt.errors import RateLimitTimeout
 from agentrt_middleware.clock import loop_time
 from agentrt_middleware.rate_limit.queue import NOT_YOUR_TURN, Lease, Limiter, Listener, Waiter
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
+from agentrt_middleware.stores.guard import StoreGuard
 
 __all__ = ["LimitStore", "SharedLimiter", "StorePolicy"]
 
@@ -19,15 +20,13 @@ StorePolicy = Literal["local", "open", "closed"]
 
 _Answer = TypeVar("_Answer")
 _logger = logging.getLogger("agentrt")
-_STORE_TIMEOUT = 0.2  # seconds; a call must not wait long for a store that is down
 _MAX_UNREPORTED = 10_000
 _REPORTED_AT_ONCE = 8  # so that a call does not wait for all reports
 _RENEWALS_PER_LEASE = 3  # so that one may fail
-_STORE_PAUSE = 2.0  # seconds without requests after a failure of the store
 _CONSEQUENCES = {
-    "local": "until it is back, each process keeps the limits by itself",
-    "open": "until it is back, calls are not limited",
-    "closed": "until it is back, calls are refused",
+    "local": "each process keeps the limits by itself",
+    "open": "calls are not limited",
+    "closed": "calls are refused",
 }
 
 
@@ -72,11 +71,16 @@ class SharedLimiter(Limiter):
         super().__init__(limits, clock)
         self.store = store
         self.key = key
-        self.policy = policy
-        self._down_until = -inf
-        self._is_down = self._is_announced_down = False
+        self._guard = StoreGuard(f"the store of the rate limit {key!r}", "", clock)
+        self.use_policy(policy)
+        self._is_announced_down = False
         # Ended calls that the store may still count, with the difference to report.
         self._unreported: dict[str, float] = {}
+
+    def use_policy(self, policy: StorePolicy) -> None:
+        """Set what happens to calls while the store is down."""
+        self.policy = policy
+        self._guard.consequence = _CONSEQUENCES[policy]
 
     async def block(self, seconds: float) -> None:
         """Block all calls for that many seconds, in all processes."""
@@ -85,20 +89,10 @@ class SharedLimiter(Limiter):
 
     async def ask(self, question: Callable[[], Awaitable[_Answer]]) -> tuple[_Answer] | None:
         """Return the store's answer in a tuple, or or `None`."""
-        if self.clock() < self._down_until:
-            return None
-        failure = "no answer in time"
         # Shielded, since a cancelled caller has to know what was taken, to return it.
-        with anyio.move_on_after(_STORE_TIMEOUT, shield=True):
-            try:
-                answer = await question()
-            except Exception as error:  # noqa: BLE001  # the boundary to the store: what to do then is our policy
-                failure = type(error).__name__
-            else:
-                self._note_up()
-                return (answer,)
-        self._note_down(failure)
-        return None
+        with anyio.CancelScope(shield=True):
+            return await self._guard.ask(question)
+        raise AssertionError("nobody cancels the scope")
 
     def is_idle(self) -> bool:
         """Say whether no call runs or waits, nothing is in use, and the store knows of every end."""
@@ -134,7 +128,7 @@ class SharedLimiter(Limiter):
     async def _report_ends(self) -> None:
         for _ in range(_REPORTED_AT_ONCE):
             with self._lock:
-                if self.clock() < self._down_until or not self._unreported:
+                if self._guard.is_resting or not self._unreported:
                     return
                 name, difference = self._unreported.popitem()
             await self.report_end(name, difference)
@@ -154,15 +148,15 @@ class SharedLimiter(Limiter):
     async def _take_from_store(self, waiter: Waiter, listener: Listener) -> Lease | Refusal:
         await self._report_ends()
         name, answer = token_hex(8), None
-        was_asked = self.clock() >= self._down_until
+        was_asked = not self._guard.is_resting
         try:
             answer = await self.ask(lambda: self.store.take(self.key, self.limits, waiter.tokens, name))
         finally:
             if answer is None and was_asked:
                 self.report_later(name, 0.0)  # the store may have counted the call anyway
-        if self._is_announced_down is not self._is_down:
-            self._is_announced_down = self._is_down
-            listener.on_store_change(not self._is_down, self.policy)
+        if self._is_announced_down is not self._guard.is_down:
+            self._is_announced_down = self._guard.is_down
+            listener.on_store_change(not self._guard.is_down, self.policy)
         waiter.now = self.clock()
         if answer is None:
             return self._take_without_store(waiter)
@@ -176,7 +170,7 @@ class SharedLimiter(Limiter):
             raise RateLimitTimeout(
                 f"the store of the rate limit {self.key!r} does not answer, and on_store_error='closed' refuses calls "
                 f"without it",
-                retry_after=max(0.0, self._down_until - self.clock()),
+                retry_after=self._guard.rest,
             )
         if self.policy == "open":
             return self._charge(Lease(self, waiter.tokens), waiter.tokens)
@@ -187,18 +181,6 @@ class SharedLimiter(Limiter):
         with self._lock:
             self.usage.charge(self.limits, self.clock(), tokens, lease)
         return lease
-
-    def _note_down(self, failure: str) -> None:
-        self._down_until = self.clock() + _STORE_PAUSE
-        if not self._is_down:
-            self._is_down = True
-            consequence = _CONSEQUENCES[self.policy]
-            _logger.warning("the store of the rate limit %r failed (%s): %s", self.key, failure, consequence)
-
-    def _note_up(self) -> None:
-        if self._is_down:
-            self._is_down = False
-            _logger.warning("the store of the rate limit %r is back", self.key)
 
 
 class _SharedLease(Lease):

@@ -118,6 +118,8 @@ class RateLimitMiddleware(MiddlewareBase):
     async def on_model_call(
         self, agent: AgentBase, input_kwargs: ModelCallValues, next_handler: NextModelCall
     ) -> ModelResult:
+        if agent.run.is_replay:  # no request is sent, so there is nothing to wait for
+            return await next_handler(**input_kwargs)
         limiter = self._limiter_for(input_kwargs["current_model"])
         tokens, expected = None, 0.0
         if self._limits.tokens_per_minute is not None:
@@ -189,7 +191,7 @@ class RateLimitMiddleware(MiddlewareBase):
             _logger.warning(
                 "the rate limit %r now has on_store_error=%r, no longer %r", key, self._policy, limiter.policy
             )
-            limiter.policy = self._policy
+            limiter.use_policy(self._policy)
         return limiter
 
     def _add_limiter(self, limiters: dict[Hashable, Limiter], key: Hashable, name: str) -> Limiter:

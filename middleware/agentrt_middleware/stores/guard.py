@@ -21,20 +21,26 @@ _REST = 2.0  # seconds without requests after a failure of the store
 class StoreGuard:
     """Asks a store with a limit of 0.2 s, pauses for 2 s after a failure, and logs once that it is down, or back.
 
-    `store` names it in the log, and `consequence` describes the behavior meanwhile. `clock` must never go back.
+    `store` names it in the log, `consequence` describes the behavior meanwhile, and `is_down` says whether the last
+    question had no answer. `clock` must never go back.
     """
 
     def __init__(self, store: str, consequence: str, clock: Callable[[], float] = monotonic) -> None:
         self._store = store
-        self._consequence = consequence
+        self.consequence = consequence
         self._clock = clock
         self._down_until = -inf
-        self._is_down = False
+        self.is_down = False
+
+    @property
+    def rest(self) -> float:
+        """The seconds for which the store, which has just failed, is not asked."""
+        return max(0.0, self._down_until - self._clock())
 
     @property
     def is_resting(self) -> bool:
         """Whether the store has just failed, and is paused."""
-        return self._clock() < self._down_until
+        return self.rest > 0
 
     async def ask(self, question: Callable[[], Awaitable[_Reply]]) -> tuple[_Reply] | None:
         """Return the store's answer in a tuple, or or `None`."""
@@ -45,20 +51,16 @@ class StoreGuard:
         try:
             with anyio.move_on_after(_TIMEOUT) as scope:
                 answer = await question()
-                self._note_up()
+                if self.is_down:
+                    self.is_down = False
+                    _logger.warning("%s is back", self._store)
                 return (answer,)
         except Exception as error:  # noqa: BLE001  # the boundary to the store, which may fail in any way
             failure = type(first_error(error)).__name__  # not its text, which may hold a password
-        self._note_down("no answer in time" if scope.cancel_called else failure)
-        return None
-
-    def _note_down(self, failure: str) -> None:
+        if scope.cancel_called:
+            failure = "no answer in time"
         self._down_until = self._clock() + _REST
-        if not self._is_down:
-            self._is_down = True
-            _logger.warning("%s failed (%s): until it is back, %s", self._store, failure, self._consequence)
-
-    def _note_up(self) -> None:
-        if self._is_down:
-            self._is_down = False
-            _logger.warning("%s is back", self._store)
+        if not self.is_down:
+            self.is_down = True
+            _logger.warning("%s failed (%s): until it is back, %s", self._store, failure, self.consequence)
+        return None

@@ -47,7 +47,17 @@ async def ask_database(path: Path, schema: str, question: Callable[[sqlite3.Conn
     def ask() -> _Answered:
         # Created before SQLite opens it, which gives its companion files the same mode.
         if not path.exists():
-            _create(path)
+            # Under another name, since closing a file drops all locks of the process on it, and those of another thread
+            # may be among them.
+            descriptor, draft = mkstemp(prefix=path.name, dir=path.parent)
+            os.close(descriptor)
+            # Unlike a rename, a link never replaces a file that another process has just created.
+            try:
+                os.link(draft, path)
+            except FileExistsError:
+                pass
+            finally:
+                os.unlink(draft)
         path.chmod(_OWNER_ONLY)  # an existing file may be readable by others
         # A connection per request, so that a hanging thread does not hold one that another needs.
         with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT)) as database:
@@ -57,18 +67,3 @@ async def ask_database(path: Path, schema: str, question: Callable[[sqlite3.Conn
             return question(database)
 
     return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
-
-
-def _create(path: Path) -> None:
-    """Create an empty file, readable by its owner only, unless another process has just created it."""
-    # Under another name, since closing a file drops all locks of the process on it, and
-    # those of another thread may be among them.
-    descriptor, draft = mkstemp(prefix=path.name, dir=path.parent)
-    os.close(descriptor)
-    # Unlike a rename, a link never replaces an existing file.
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(draft)

@@ -49,8 +49,8 @@ class ToolEmulatorMiddleware(MiddlewareBase):
             async for item in next_handler(**input_kwargs):
                 yield item
             return
-        # From the tools of this round, so that tools added by a layer are described too.
-        tool = agent.run.toolkit.get(call.name)
+        # Not from `agent.toolkit`, so that tools added by a layer are described too.
+        tool = agent.run.tool_of(call)
         about = "" if tool is None else f"\nWhat it does: {tool.description}"
         question = f"Tool: {call.name}{about}\nArguments: {call.input or '{}'}"
         try:

@@ -2,11 +2,10 @@
 
 from urllib.parse import urlsplit
 
-from agentrt.agent import AgentBase
+from agentrt.agent import AgentBase, Run
 from agentrt.event import AgentEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ChatModelBase
-from agentrt.tool import Toolkit
 from agentrt.types import ChatResponse, ChatUsage
 from agentrt_middleware.reply_info import model_name_of
 from agentrt_middleware.tracing import conventions
@@ -44,11 +43,9 @@ def of_chat(agent: AgentBase, model: ChatModelBase) -> tuple[str, Attributes]:
     }
 
 
-def of_tool(
-    agent: AgentBase, toolkit: Toolkit, call: ToolCallBlock, *, captures_content: bool
-) -> tuple[str, Attributes]:
+def of_tool(run: Run, call: ToolCallBlock, *, captures_content: bool) -> tuple[str, Attributes]:
     """Return the name of a call's tool, as far as it may be shown, and the attributes of its span."""
-    tool = toolkit.get(call.name)
+    tool = run.tool_of(call)
     # The model made up a name that no tool has, so it is content.
     name = call.name if tool is not None or captures_content else conventions.OTHER
     return name, {
@@ -56,7 +53,7 @@ def of_tool(
         conventions.TOOL_TYPE: "function",
         conventions.TOOL_CALL_ID: call.id,
         conventions.TOOL_DESCRIPTION: None if tool is None else tool.description,
-        conventions.AGENT_NAME: agent.name,
+        conventions.AGENT_NAME: run.agent.name,
     }
 
 
@@ -65,7 +62,7 @@ def labels_of(model: ChatModelBase) -> Attributes:
     provider = model.provider or type(model).__name__.removesuffix("ChatModel").lower() or conventions.OTHER
     return {
         conventions.OPERATION: conventions.CHAT,
-        conventions.PROVIDER: provider,
+        conventions.PROVIDER: conventions.PROVIDERS.get(provider, provider),
         conventions.REQUEST_MODEL: model.model,
     }
 

@@ -48,6 +48,7 @@ __all__ = [
     "OUTPUT_TOKENS",
     "OUTPUT_VALUE",
     "PROVIDER",
+    "PROVIDERS",
     "REQUEST_MODEL",
     "REQUEST_SETTINGS",
     "REQUEST_STREAM",
@@ -90,6 +91,18 @@ EXECUTE_TOOL: Final = "execute_tool"
 
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
+# The conventions' names of providers, where ours differ.
+PROVIDERS: Final = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "openai-responses": "openai",
+    "openairesponsesmodel": "openai",
+    "vertex": "gcp.vertex_ai",
+    "vertex-claude": "gcp.vertex_ai",
+    "xai": "x_ai",
+}
 CONVERSATION_ID: Final = "gen_ai.conversation.id"
 ERROR_TYPE: Final = "error.type"
 SERVER_ADDRESS: Final = "server.address"
@@ -109,6 +122,7 @@ REQUEST_STREAM: Final = "gen_ai.request.stream"
 REQUEST_SETTINGS: Final = {
     "frequency_penalty": "gen_ai.request.frequency_penalty",
     "max_completion_tokens": "gen_ai.request.max_tokens",
+    "max_output_tokens": "gen_ai.request.max_tokens",
     "max_tokens": "gen_ai.request.max_tokens",
     "presence_penalty": "gen_ai.request.presence_penalty",
     "reasoning_effort": "gen_ai.request.reasoning.level",

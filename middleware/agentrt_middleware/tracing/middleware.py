@@ -537,15 +537,14 @@ class _TracedToolCall:
             earlier.end(None)
         reply.tool_calls[call.id] = self
         captures_content = instruments.captures_content
-        description = instruments.isolated(
-            attributes.of_tool, reply.agent, reply.run.toolkit, call, captures_content=captures_content
-        )
+        description = instruments.isolated(attributes.of_tool, reply.run, call, captures_content=captures_content)
         if result_at is None:
             self.span = instruments.span(conventions.EXECUTE_TOOL, description)
             instruments.set_content(self.span, conventions.TOOL_ARGUMENTS, arguments_json, call)
         else:
-            # Created while the reply's span is not current, so its parent is explicit.
-            parent = reply.span.context
+            # Created while no span is current, so its parent is explicit: the tool's own call, where a tool makes it.
+            outer = reply.tool_calls.get(call.id.rpartition("/")[0])
+            parent = (reply if outer is None else outer).span.context
             self.span = instruments.span(conventions.EXECUTE_TOOL, description, parent=parent, started_at=result_at)
             self.span.stop(result_at)
 

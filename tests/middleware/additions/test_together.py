@@ -5,6 +5,7 @@ import logging
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -15,15 +16,24 @@ from agentrt.event import CustomEvent
 from agentrt.rag import Document
 from tests.middleware.additions.assistant import QUESTIONS, blocks_of, build, knowledge_in, memory_in, resume
 from tests.middleware.plan.helpers import call, create, start
+from tests.program_runner import ProgramRunner
 
 ASSISTANT = Path(__file__).with_name("assistant.py")
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", str(ASSISTANT), *map(str, arguments)]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert process.returncode in (0, -signal.SIGKILL), process.stderr[-2000:]
-    return process
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(program_runner: ProgramRunner) -> Run:
+    """Run the assistant in a process of its own, with these arguments."""
+
+    def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
+        process = program_runner.run(ASSISTANT, *map(str, arguments))
+        assert process.returncode in (0, -signal.SIGKILL), process.stderr[-2000:]
+        return process
+
+    return run
 
 
 async def exchanges_in(folder: Path) -> list[str]:
@@ -32,7 +42,7 @@ async def exchanges_in(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("other_process", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_plan_memory_and_citations_outlive_a_process(
-    tmp_path: Path, anyio_backend_name: str, other_process: bool
+    tmp_path: Path, anyio_backend_name: str, other_process: bool, run: Run
 ) -> None:
     knowledge, memory = knowledge_in(tmp_path), memory_in(tmp_path)
     await knowledge.add(Document("office", "The office opens at nine."))
@@ -85,7 +95,7 @@ async def test_no_words_of_a_user_are_an_error(text: str, tmp_path: Path, caplog
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_no_save_that_is_the_last_costs_a_text(tmp_path: Path) -> None:
+def test_no_save_that_is_the_last_costs_a_text(tmp_path: Path, run: Run) -> None:
     pages = {"office.md": "The office opens at nine.\n\n" * 200, "coast.md": "# Coast\n\nThe coast is long.\n" * 200}
     chunks: list[tuple[str, str]] | None = None
     for kill_at in range(100):

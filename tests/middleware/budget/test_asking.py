@@ -1,8 +1,6 @@
 """Budgets that ask: the question waits, in this process or another one, and the answer decides."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,12 @@ from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionMode
 from agentrt.state import FileStateStore
 from tests.agent.delegation.helpers import agent_of as child_of
-from tests.loop.helpers import add, agent_of, call
+from tests.loop.helpers import add, agent_of, call, elsewhere
+from tests.middleware.budget import parked_process
 from tests.middleware.budget.helpers import answer, calling, requests, result_states
 from tests.middleware.budget.parked_process import make_agent
-from tests.middleware.question.layers import answer_to, assert_no_model_saw, elsewhere, question_of
+from tests.middleware.question.layers import answer_to, assert_no_model_saw, question_of
+from tests.program_runner import ProgramRunner
 
 ENDLESS = [calling(60, number) for number in range(9)]
 SCOPES: list[dict[str, Any]] = [
@@ -159,9 +159,8 @@ async def test_a_sub_agent_ends_and_the_boss_asks() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-async def test_a_question_outlives_its_process(backend: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.middleware.budget.parked_process", str(tmp_path), backend]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+async def test_a_question_outlives_its_process(backend: str, tmp_path: Path, program_runner: ProgramRunner) -> None:
+    done = program_runner.run(Path(parked_process.__file__), str(tmp_path), backend)
     assert done.returncode == -9, done.stderr
     agent = make_agent(str(tmp_path), 50)
     state = await FileStateStore(tmp_path).load("parked")

@@ -8,9 +8,9 @@ from agentrt import Agent
 from agentrt.errors import BudgetExceeded
 from agentrt.middleware import Budget, BudgetMiddleware
 from agentrt.model import ScriptedChatModel
-from tests.agent.delegation.helpers import Counting, agent_of, boss_of, elsewhere, results_of
-from tests.agent.delegation.helpers import answer as confirm
-from tests.loop.helpers import call, items_of
+from tests.agent.delegation.helpers import Counting, agent_of, boss_of, results_of
+from tests.loop.helpers import answer as confirm
+from tests.loop.helpers import call, items_of, saved_state
 from tests.middleware.budget.helpers import answer, requests, warnings_in
 
 
@@ -79,7 +79,7 @@ async def test_a_delegation_that_has_waited_counts_once() -> None:
     budget = BudgetMiddleware(reply=Budget(tool_calls=2))
     boss = boss_of(writer, middlewares=[budget])
     await boss.reply("go")
-    boss = boss.with_state(elsewhere(boss))
+    boss = boss.with_state(saved_state(boss))
     assert (await boss.reply(confirm(boss))).finished_reason == "completed"
     assert counting.runs == ["a"]
     assert boss.state_of(budget)["reply"]["tool_calls"] == 2

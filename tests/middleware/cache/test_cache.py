@@ -603,6 +603,16 @@ async def test_a_cached_tool_must_be_read_only() -> None:
     assert (runs, calls_of(agent)) == ([], 0)
 
 
+async def test_a_cached_tool_makes_no_calls() -> None:
+    runs: list[str] = []
+    tool = searching(runs)
+    tool.is_resumable = True
+    agent = searcher(['{"query": "a"}'], tool, CacheMiddleware(tools={"search": 10}))
+    with pytest.raises(MiddlewareConfigError, match=r"'search', which may ask and call other tools.*instead"):
+        await agent.reply("go")
+    assert (runs, calls_of(agent)) == ([], 0)
+
+
 async def test_equal_tool_calls_at_the_same_time_run_once() -> None:
     runs: list[str] = []
     script = [[call("1", "search", query="a"), call("2", "search", query="a")], "done"]

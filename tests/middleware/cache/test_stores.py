@@ -5,8 +5,6 @@ import json
 import logging
 import sqlite3
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -26,12 +24,14 @@ from agentrt_middleware.cache.entries import Entry, read_entry, write_entry
 from tests.loop.helpers import agent_of
 from tests.middleware.fake_time import Clock, on_both_loops, play
 from tests.middleware.redis_server import when_redis_fails
+from tests.program_runner import ProgramRunner
 
 CHILD = """
 import asyncio, sys
 from agentrt import Agent
 from agentrt.middleware import CacheMiddleware, SQLiteCacheStore
 from agentrt.model import ScriptedChatModel
+from tests.program_runner import ProgramRunner
 agent = Agent("tester", "You are tested.", ScriptedChatModel(["of the child"]), middlewares=[
     CacheMiddleware(SQLiteCacheStore(sys.argv[1]))])
 print(asyncio.run(agent.reply("go")).get_text_content())
@@ -68,7 +68,9 @@ async def test_every_store_keeps_answers_for_other_agents(store: CacheStore) -> 
 
 
 @pytest.mark.usefixtures("patient_stores")
-async def test_a_sqlite_file_is_shared_and_readable_by_its_owner_only(tmp_path: Path) -> None:
+async def test_a_sqlite_file_is_shared_and_readable_by_its_owner_only(
+    tmp_path: Path, program_runner: ProgramRunner
+) -> None:
     path = tmp_path / "cache.db"
     path.touch(0o644)
     assert await ask(agent_of(["of the parent"], middlewares=[CacheMiddleware(SQLiteCacheStore(path))])) == (
@@ -76,9 +78,7 @@ async def test_a_sqlite_file_is_shared_and_readable_by_its_owner_only(tmp_path: 
     )
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}
-    command = [sys.executable, "-c", CHILD, str(path)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert output.strip() == "of the parent"
+    assert program_runner.run(CHILD, str(path)).stdout == "of the parent\n"
 
 
 @pytest.mark.usefixtures("patient_stores")

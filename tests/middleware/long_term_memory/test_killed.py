@@ -1,7 +1,6 @@
 """Processes that are killed with SIGKILL after each of their saves, and others that continue."""
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,26 +8,29 @@ import anyio
 import pytest
 
 from agentrt.rag import SQLiteTextStore
+from tests.program_runner import ProgramRunner
 
 CHILD = Path(__file__).with_name("killed_child.py")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 
 
-def run(folder: Path, saves: int, backend: str) -> int:
-    command = [sys.executable, "-W", "error", str(CHILD), str(folder), str(saves), backend]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+def run(program_runner: ProgramRunner, folder: Path, saves: int, backend: str) -> int:
+    process = program_runner.run(CHILD, str(folder), str(saves), backend)
     assert process.returncode in (0, -signal.SIGKILL), process.stderr[-2000:]
     return process.returncode
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_no_finished_exchange_is_lost_or_recorded_twice(tmp_path: Path, backend: str) -> None:
+def test_no_finished_exchange_is_lost_or_recorded_twice(
+    tmp_path: Path, backend: str, program_runner: ProgramRunner
+) -> None:
     kills = 0
     for saves in range(1, 12):
         folder = tmp_path / str(saves)
         folder.mkdir()
-        while run(folder, saves, backend) != 0:  # each process is killed at the same place, and gets further
+        # Each process is killed at the same place, and gets further.
+        while run(program_runner, folder, saves, backend) != 0:
             kills += 1
             if saves == 1:  # a process that is killed at each of its saves may get no further
                 saves = 2

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import subprocess
-import sys
 from functools import partial
 from typing import Any
 
@@ -37,6 +35,7 @@ from tests.middleware.plan.helpers import (
     results_of,
     start,
 )
+from tests.program_runner import ProgramRunner
 
 
 def states_of(plan: Plan | None) -> list[str] | None:
@@ -379,7 +378,7 @@ anyio.run(main, backend=sys.argv[1])
 """
 
 
-async def test_another_process_resumes_in_the_middle_of_a_plan(anyio_backend_name: str):
+async def test_another_process_resumes_in_the_middle_of_a_plan(anyio_backend_name: str, program_runner: ProgramRunner):
     async def pay(amount: int) -> str:
         """Pay."""
         return "paid"
@@ -392,8 +391,7 @@ async def test_another_process_resumes_in_the_middle_of_a_plan(anyio_backend_nam
     assert asked is not None
     await agent.reply(UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, each) for each in asked.tool_calls]))  # type: ignore[list-item]
     hint = hint_of(agent.model.calls[-1].messages)  # type: ignore[attr-defined]
-    command = [sys.executable, "-W", "error", "-c", RESUME, anyio_backend_name]
-    resumed = subprocess.run(command, input=saved, capture_output=True, text=True, timeout=60, check=False)
+    resumed = program_runner.run(RESUME, anyio_backend_name, typed=saved)
     assert resumed.returncode == 0, resumed.stderr[-2000:]
     assert resumed.stdout.strip() == hint
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrt import Agent, AgentState, MiddlewareBase, Msg
+from agentrt import Agent, MiddlewareBase, Msg
 from agentrt.event import AgentEvent, ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock, ToolResultState
 from agentrt.middleware import Answer, Question
@@ -67,11 +67,6 @@ class Asking(MiddlewareBase):
 def asking_agent(*layers: MiddlewareBase, responses: Any = None, **options: Any) -> Agent:
     model = ScriptedChatModel(responses or [[ADD], "done"])
     return Agent("tester", "You are tested.", model, tools=[add], middlewares=list(layers), **options)
-
-
-def elsewhere(agent: Agent) -> Agent:
-    """Return the conversation as another process finds it."""
-    return agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
 
 
 async def hear(agent: Agent, inputs: Any, streamed: bool) -> list[AgentEvent | Msg]:

@@ -15,7 +15,7 @@ from agentrt.middleware import Answer, Question
 from agentrt.permission import PermissionContext, PermissionMode, PermissionRule
 from agentrt.state import InMemoryStateStore
 from agentrt.types import PermissionBehavior, PermissionDecision, ToolResponse
-from tests.loop.helpers import call
+from tests.loop.helpers import call, elsewhere
 from tests.middleware.question.layers import (
     ADD,
     HOOKS,
@@ -24,7 +24,6 @@ from tests.middleware.question.layers import (
     answer_to,
     asking_agent,
     assert_no_model_saw,
-    elsewhere,
     hear,
     hidden_in,
     question_of,

@@ -18,7 +18,7 @@ from agentrt.testing import assert_trajectory, cassette, check_middleware
 from agentrt.testing import call as expected_call
 from agentrt.tool import ToolBase
 from agentrt.types import PermissionBehavior, PermissionDecision
-from tests.loop.helpers import add, call
+from tests.loop.helpers import add, call, elsewhere
 from tests.middleware.question.layers import (
     ADD,
     HOOKS,
@@ -27,7 +27,6 @@ from tests.middleware.question.layers import (
     answer_to,
     asking_agent,
     assert_no_model_saw,
-    elsewhere,
     hidden_in,
     question_of,
 )

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from agentrt.errors import RedactionBlocked
 from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
 from agentrt.middleware import LoggingMiddleware, RedactionMiddleware, TracingMiddleware
-from tests.loop.helpers import items_of
-from tests.middleware.question.layers import HOOKS, Asking, answer_to, asking_agent, elsewhere
+from tests.loop.helpers import elsewhere, items_of
+from tests.middleware.question.layers import HOOKS, Asking, answer_to, asking_agent
 
 ADDRESS, CARD = "bob@example.com", "4111111111111111"
 QUESTION = f"Write to {ADDRESS}, and pay with {CARD}?"
@@ -78,9 +78,10 @@ async def test_logs_and_spans_tell_nothing_of_a_question_by_default(hook: str, c
     layers = [TracingMiddleware(tracer_provider=provider), LoggingMiddleware(logger), Asking(hook, text=QUESTION)]
     agent = asking_agent(*layers)
     await items_of(agent, "go")
-    await items_of(agent, answer_to(agent, confirmed, '{"tokens": 777123}', feedback=FEEDBACK))
+    await items_of(agent, answer_to(agent, confirmed, '{"tokens": 777123777123777}', feedback=FEEDBACK))
     spans = "".join(span.to_json() for span in exporter.get_finished_spans())
     assert "REQUIRE_USER_CONFIRM" in log.getvalue()
-    for words in (QUESTION, FEEDBACK, "777123"):
+    # So long that no time and no id of a span has these digits by chance.
+    for words in (QUESTION, FEEDBACK, "777123777123777"):
         assert words not in log.getvalue()
         assert words not in spans

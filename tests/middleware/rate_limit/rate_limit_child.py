@@ -14,9 +14,9 @@ from agentrt import Agent
 from agentrt.errors import RateLimitTimeout
 from agentrt.middleware import RateLimitMiddleware, RedisLimitStore
 from agentrt.model import ScriptedChatModel
-from agentrt_middleware.rate_limit import distributed
+from agentrt_middleware.stores import guard
 
-distributed._STORE_TIMEOUT = 30.0  # of a Redis that a busy machine keeps waiting, this process would count alone
+guard._TIMEOUT = 30.0  # of a Redis that a busy machine keeps waiting, this process would count alone
 
 
 async def main(port: int, url: str, key: str) -> None:

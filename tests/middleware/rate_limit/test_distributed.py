@@ -188,7 +188,7 @@ async def test_an_end_reported_by_another_thread_is_reported_once(parts):
             return self.now
 
     limiter.report_later("lease", 0.0)
-    limiter.clock = OthersPay()
+    limiter._guard._clock = OthersPay()
     await limiter._report_ends()
     assert store.ended == []
 

@@ -22,9 +22,9 @@ from agentrt.errors import ConfigError, RateLimitTimeout
 from agentrt.event import CustomEvent
 from agentrt.middleware import RateLimitMiddleware, RedisLimitStore
 from agentrt.model import ScriptedChatModel
-from agentrt_middleware.rate_limit import distributed
 from agentrt_middleware.rate_limit.distributed import SharedLimiter
 from agentrt_middleware.rate_limit.usage_window import RateLimits
+from agentrt_middleware.stores import guard
 from tests.middleware.redis_server import RedisServer, when_redis_fails
 
 coredis = pytest.importorskip("coredis")
@@ -56,7 +56,7 @@ def server() -> Iterator[RedisServer]:
 @pytest.fixture
 def patient_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for Redis than a call should, so that it fails only where the test has it fail."""
-    monkeypatch.setattr(distributed, "_STORE_TIMEOUT", 1.0)
+    monkeypatch.setattr(guard, "_TIMEOUT", 1.0)
 
 
 @pytest.fixture
@@ -385,7 +385,7 @@ async def test_when_redis_fails_the_policy_applies_and_is_said_once(
 async def test_when_redis_is_back_the_limits_are_shared_again(
     server: RedisServer, patient_limits: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(distributed, "_STORE_PAUSE", 0.0)
+    monkeypatch.setattr(guard, "_REST", 0.0)
     found: list[Any] = []
     agent = agent_on(server.url, "open", requests_per_minute=4, max_wait=1)
     await ask(agent, found)

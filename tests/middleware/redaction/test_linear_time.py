@@ -43,30 +43,26 @@ LINEAR = 24  # eight if nothing else ran here, and 64 where the time grows with 
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Return how long the work takes, at its quickest of two."""
-    times = []
-    for _ in range(2):
-        begun = process_time()
-        work()
-        times.append(process_time() - begun)
-    return min(times)
+    begun = process_time()
+    work()
+    return process_time() - begun
 
 
-def growth(work: Callable[[str], object], fragment: str) -> float:
-    """Return how many times as long the work takes for eight times the text."""
-    short, long = (seconds(partial(work, (fragment * size)[:size])) for size in (5_000, 40_000))
-    # What takes less than five milliseconds is measured too coarsely.
-    return long / max(short, 0.005)
+def takes_linear_time(work: Callable[[str], object], fragment: str) -> bool:
+    """Compare the times for a text and for one that is eight times as long."""
+    short, long = (partial(work, (fragment * size)[:size]) for size in (5_000, 40_000))
+    # The first call also makes what later ones find, and less than five milliseconds is measured too coarsely.
+    reference = max(min(seconds(short), seconds(short)), 0.005)
+    return any(seconds(long) <= LINEAR * reference for _ in range(2))  # once, something else may have run here
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("detectors", "fragment"), HOSTILE)
 def test_time_grows_with_the_length_and_not_its_square(detectors: list[Detector], fragment: str) -> None:
     engine = Engine(detectors)
-    assert growth(lambda text: redact_whole(engine, text), fragment) <= LINEAR
-    assert (
-        growth(lambda text: redact_pieces(engine, [text[n : n + 4] for n in range(0, len(text), 4)]), fragment)
-        <= LINEAR
+    assert takes_linear_time(lambda text: redact_whole(engine, text), fragment)
+    assert takes_linear_time(
+        lambda text: redact_pieces(engine, [text[n : n + 4] for n in range(0, len(text), 4)]), fragment
     )
 
 
@@ -74,7 +70,7 @@ def test_time_grows_with_the_length_and_not_its_square(detectors: list[Detector]
 @pytest.mark.parametrize("fragment", ['"', '\\"', '"\\', '["a@', "[", '{"a":'])
 def test_hostile_json_takes_linear_time(fragment: str) -> None:
     engine = Engine(SHIPPED)
-    assert growth(lambda text: change_json(text, lambda part: redact_whole(engine, part)), fragment) <= LINEAR
+    assert takes_linear_time(lambda text: change_json(text, lambda part: redact_whole(engine, part)), fragment)
 
 
 @pytest.mark.parametrize(("detectors", "fragment"), HOSTILE)

@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, StaticSampler
+from opentelemetry.semconv._incubating.attributes.gen_ai_attributes import GenAiProviderNameValues
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 
 from agentrt import Agent, MiddlewareBase, Msg, Toolkit
@@ -44,6 +45,7 @@ from agentrt.message import (
 from agentrt.middleware import ModelFallbackMiddleware, RetryMiddleware, TracingMiddleware
 from agentrt.model import (
     AnthropicChatModel,
+    BedrockChatModel,
     ChatModelBase,
     ChatResponse,
     ChatUsage,
@@ -186,11 +188,15 @@ async def test_a_plain_reply_is_one_agent_span_with_one_chat_span(spans: Spans) 
             {"temperature": 0.5, "max_tokens": 9, "stop_sequences": ["END"], "seed": 7},
         ),
         (
+            BedrockChatModel("m", api_key=CANARY, region="eu-west-1", top_p=0.1, max_tokens=9, stop=["A", "B"]),
+            {"top_p": 0.1, "max_tokens": 9, "stop_sequences": ["A", "B"]},
+        ),
+        (
             AnthropicChatModel("m", api_key=CANARY, top_p=0.1, max_tokens=9, stop=["A", "B"]),
             {"top_p": 0.1, "max_tokens": 9, "stop_sequences": ["A", "B"]},
         ),
     ],
-    ids=["openai", "anthropic"],
+    ids=["openai", "bedrock", "anthropic"],
 )
 async def test_a_chat_span_has_the_settings_of_the_request(
     spans: Spans, model: ChatModelBase, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -303,6 +309,18 @@ async def test_a_sub_agents_reply_is_under_the_tool_that_called_it(spans: Spans,
     assert [first, last] == ["chat scripted", "chat scripted"]
     assert sorted(tools, key=str, reverse=True) == sorted(below, key=str, reverse=True)  # they begin in any order
     assert len({span.context.trace_id for span in spans.ended}) == 1
+
+
+async def test_calls_that_a_tool_makes_are_under_its_span(spans: Spans) -> None:
+    async def run(context: ToolContext) -> str:
+        """Add, and call what is not there."""
+        await context.call("subtract")
+        return (await context.call("add", {"a": 1, "b": 2})).text
+
+    tool = FunctionTool(run, is_resumable=True)
+    await agent_of([[call("1", "run")], "done"], tool, add, middlewares=[spans.middleware()]).reply("go")
+    ((_, (_, (_, below), _)),) = spans.tree()
+    assert sorted(below) == ["execute_tool _OTHER", "execute_tool add"]
 
 
 async def test_a_parked_reply_and_its_answer_share_a_reply_id(spans: Spans) -> None:
@@ -1113,9 +1131,20 @@ async def test_an_unsampled_reply_is_still_measured() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "provider"),
-    [("deepseek:deepseek-chat", "deepseek"), ("dashscope:qwen-max", "dashscope"), ("ollama:qwen3", "ollama")],
+    [
+        ("dashscope:qwen-max", "dashscope"),
+        ("ollama:qwen3", "ollama"),
+        ("azure:a", GenAiProviderNameValues.AZURE_AI_OPENAI.value),
+        ("bedrock:amazon.nova-pro-v1:0", GenAiProviderNameValues.AWS_BEDROCK.value),
+        ("deepseek:deepseek-chat", GenAiProviderNameValues.DEEPSEEK.value),
+        ("gemini:g", GenAiProviderNameValues.GCP_GEMINI.value),
+        ("mistral:m", GenAiProviderNameValues.MISTRAL_AI.value),
+        ("openai-responses:gpt", GenAiProviderNameValues.OPENAI.value),
+        ("vertex-claude:c", GenAiProviderNameValues.GCP_VERTEX_AI.value),
+        ("xai:grok", GenAiProviderNameValues.X_AI.value),
+    ],
 )
 def test_a_preset_model_is_labelled_with_its_provider(spec: str, provider: str) -> None:
-    model = chat_model(spec, api_key="none")
+    model = chat_model(spec, api_key="none", base_url="https://api.example/v1")
     assert labels_of(model)["gen_ai.provider.name"] == provider
     assert labels_of(OpenAIChatModel("gpt", api_key="none"))["gen_ai.provider.name"] == "openai"

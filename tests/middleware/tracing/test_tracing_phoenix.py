@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.services import unavailable
+from tests.servers import python_packages
+from tests.servers.node_packages import cache_folder
 
 pytestmark = pytest.mark.slow
 
@@ -47,32 +48,18 @@ sys.exit(not delivery.shutdown() or delivery.undelivered)
 @pytest.fixture(scope="module")
 def phoenix_python(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The Python of an environment that has Phoenix, which pins older packages than ours; kept between runs."""
-    cache = getattr(pytestconfig, "cache", None)  # there is none with `-p no:cacheprovider`
-    folder = tmp_path_factory.mktemp("environment") if cache is None else cache.mkdir("phoenix")
-    place = folder / PHOENIX.replace("==", "-")
-    python = place / "bin" / "python"
-    if not (place / "complete").exists():
-        for command in (
-            ["venv", "--quiet", "--clear", "--python", sys.executable, place],
-            ["pip", "install", "--quiet", "--python", python, PHOENIX],
-        ):
-            uv = [sys.executable, "-m", "uv", *map(str, command)]
-            try:
-                done = subprocess.run(uv, capture_output=True, text=True, check=False, timeout=600)
-            except subprocess.TimeoutExpired:
-                unavailable("phoenix", "installing it took longer than ten minutes")
-            if done.returncode:
-                unavailable("phoenix", f"it cannot be installed: {done.stderr[-500:]}")
-        (place / "complete").touch()
-    return str(python)
+    folder = cache_folder(pytestconfig, tmp_path_factory, "phoenix")
+    return str(python_packages.install(folder, "phoenix", PHOENIX) / "python")
 
 
 @pytest.fixture(scope="module")
 def phoenix(phoenix_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("phoenix")
     port, grpc_port = free_ports()
+    # Bytecode is kept in the environment, so that only the first start compiles.
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPYCACHEPREFIX"}
     environment = {
-        **os.environ,
+        **inherited,
         "PHOENIX_HOST": "127.0.0.1",
         "PHOENIX_PORT": str(port),
         "PHOENIX_GRPC_PORT": str(grpc_port),
