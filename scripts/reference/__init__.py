@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scripts.reference import events, hooks, models, modules, pictures, state
+from scripts.reference import events, hooks, models, modules, pictures, protocols, state
 
 __all__ = ["FOLDER", "generated_files"]
 
@@ -12,5 +12,6 @@ FOLDER = ROOT / "docs"
 
 def generated_files() -> dict[Path, str]:
     """Return the text of each generated file."""
-    pages = {**modules.pages(), **events.pages(), **hooks.pages(), **models.pages(), **state.pages()}
-    return {**{FOLDER / "reference" / name: text for name, text in pages.items()}, **pictures.pictures()}
+    makers = modules, events, hooks, models, state, protocols
+    pages = {FOLDER / "reference" / name: text for maker in makers for name, text in maker.pages().items()}
+    return {**pages, **pictures.pictures()}

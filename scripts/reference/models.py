@@ -2,6 +2,7 @@
 
 from agentrt._runtime.model_interface.capabilities import INPUTS, ModelCapabilities
 from agentrt.model.catalog.lookup import read_table
+from agentrt.model.catalog.table import MODELS
 from scripts.reference.markdown import GENERATED, table
 
 __all__ = ["pages"]
@@ -12,11 +13,13 @@ _WORDS = {True: "yes", False: "no", None: ""}
 def pages() -> dict[str, str]:
     """Return the text of the page by its file name."""
     known = read_table()
-    names: dict[ModelCapabilities, list[str]] = {}
-    for name, capabilities in known.items():
-        names.setdefault(capabilities, []).append(f"`{name}`")
-    head = ("models", "context", "request", "answer", "takes", "tools", "schema", "reasoning")
-    rows = [(", ".join(models), *_cells(capabilities)) for capabilities, models in names.items()]
+    lines = [line.split("|") for line in MODELS.splitlines() if line]
+    names: dict[tuple[ModelCapabilities, str], list[str]] = {}
+    for listed, *_, month in lines:
+        for name in listed.split():
+            names.setdefault((known[name], month.strip()), []).append(f"`{name}`")
+    head = ("models", "context", "request", "answer", "takes", "tools", "schema", "reasoning", "looked up")
+    rows = [(", ".join(models), *_cells(capabilities), month) for (capabilities, month), models in names.items()]
     text = f"""# Known models
 
 {GENERATED}
@@ -24,6 +27,7 @@ What `known_capabilities(name)` knows, and so `model.capabilities` of a model wi
 [What a model can do](../how-to/models.md#what-a-model-can-do) says what it is for, and how to say something else.
 Tokens are the most in all, of a request where that is less, and of an answer. A name with a server in front, such as
 `groq:`, is that of a model on this server. Dates at the end of names may be left out or added.
+The facts are those of [models.dev](https://models.dev), with corrections of our own.
 
 {table(head, *rows)}"""
     return {"models.md": text}

@@ -41,6 +41,7 @@ MODULES = (
     "agentrt.session",
     "agentrt.memory",
     "agentrt.plan",
+    "agentrt.skills",
     "agentrt.rag",
     "agentrt.embedding",
     "agentrt.runner",
@@ -98,7 +99,7 @@ def _index() -> str:
     return f"""# Reference
 
 {GENERATED}
-Everything that is public, with its types. Seven pages explain what crosses the border of a program:
+Everything that is public, with its types. Eight pages explain what crosses the border of a program:
 
 | page | what it says |
 |---|---|
@@ -109,6 +110,7 @@ Everything that is public, with its types. Seven pages explain what crosses the 
 | [Known models](models.md) | what models can do, by their names |
 | [Command line](command-line.md) | `agentrt chat`, `agentrt worker` and `agentrt serve` |
 | [HTTP](http.md) | the routes of a server, with an example of each |
+| [Protocols](protocols.md) | MCP, A2A, ACP, AG-UI and OpenAI's API: versions, methods served and refused |
 | [The catalogue](../middlewares/catalogue.md) | the middlewares that ship, with their options |
 
 ## Modules
@@ -159,12 +161,17 @@ def _has_hidden_base(thing: Any) -> bool:
     """Whether the class has members that no other page shows, since they come from a class that is not public."""
     if not inspect.isclass(thing):
         return False
-    documented = {
-        public.thing for module in MODULES for public in public_names(module) if inspect.isclass(public.thing)
-    }
+    documented = _documented_classes()
     bases = [base for base in thing.__mro__[1:] if base.__module__.startswith("agentrt")]
     public = [base for base in bases if base in documented]
     return any(not any(base in other.__mro__ for other in public) for base in bases)
+
+
+@cache  # it is asked for each class
+def _documented_classes() -> frozenset[type]:
+    return frozenset(
+        public.thing for module in MODULES for public in public_names(module) if inspect.isclass(public.thing)
+    )
 
 
 def _docstring(module: str) -> str:
