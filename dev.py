@@ -41,8 +41,14 @@ EXTRAS = (
     "cron",
     "durable",
     "serve",
+    "acp",
+    "code",
     "mcp",
+    "sandbox",
+    "skills",
     "a2a",
+    "bedrock",
+    "vertex",
 )
 
 ROOT = Path(__file__).resolve().parent
@@ -146,7 +152,7 @@ def prepare() -> None:
             call(sys.executable, "-m", "venv", "--clear", VENV)
             call(python(), "-m", "pip", "install", "--quiet", "uv")  # pip itself may not know dependency groups
         install("--group", "dev", "-e", project())
-        install("--no-deps", "--group", "agentdojo", "--group", "bfcl")
+        install("--no-deps", "--group", "agentdojo", "--group", "bfcl", "--group", "catalog")
         STAMP.write_text(wanted_stamp(), encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -56,6 +56,9 @@ SAMPLE = 3
 # Here a library, or a server in its own thread, needs asyncio.
 ASYNCIO_ALONE = ("runner/dbos", "serving/studio", "serving/test_load.py", "serving/test_server.py")
 
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1 ...; empty without pytest-xdist
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+
 _TRIO_TESTS = pytest.StashKey[dict[Path, str]]()
 
 
@@ -88,8 +91,21 @@ def _names_in(parameters: str | Sequence[str]) -> Sequence[str]:
     return parameters.replace(" ", "").split(",") if isinstance(parameters, str) else parameters
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, object]:
+    # Each worker collects all files. In a fresh clone most of that time goes into rewriting asserts and compiling, so
+    # each starts at a share of its own, and finds the files of the others compiled when it gets there.
+    report = yield
+    if WORKER and isinstance(collector, pytest.Directory) and report.result:
+        first = int(WORKER.removeprefix("gw")) % WORKERS * len(report.result) // WORKERS
+        report.result[:] = report.result[first:] + report.result[:first]
+    return report
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if WORKER:
+        items[:] = _slow_before_quick(sorted(items, key=lambda item: item.path))  # all workers need one order
     asks_for_all = "trio_too" in config.option.markexpr
     seen: Counter[tuple[str, str]] = Counter()
     left_out = []
@@ -109,6 +125,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in unwanted]
 
 
+def _slow_before_quick(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Have each worker begin with its share of the slow tests, so that near the end only quick ones are left to share.
+
+    pytest-xdist gives each worker as many tests as the others, in their order.
+    """
+    is_slow = [item.get_closest_marker("slow") is not None for item in items]
+    slow = [item for item, slow in zip(items, is_slow, strict=True) if slow]
+    quick = [item for item, slow in zip(items, is_slow, strict=True) if not slow]
+    return [item for n in range(WORKERS) for part in (slow, quick) for item in _share(part, n)]
+
+
+def _share(items: list[pytest.Item], number: int) -> list[pytest.Item]:
+    return items[number * len(items) // WORKERS : (number + 1) * len(items) // WORKERS]
+
+
 def _runs_files(config: pytest.Config) -> bool:
     # Who names a test wants all of it.
     return not any("::" in argument for argument in config.args)
@@ -119,16 +150,31 @@ def _lies_in(path: Path, places: tuple[str, ...]) -> bool:
     return any(path == TESTS / place or TESTS / place in path.parents for place in places)
 
 
-def pytest_collection_finish() -> None:
-    # Thousands of tests, and the modules they import, live until the end: collections need not scan them.
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # Thousands of tests, and the modules they import, live until the end: the garbage collector need not scan them,
+    # which takes a fifth of the time in which they are made.
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session")
 def program_runner() -> Iterator[ProgramRunner]:
     with open_program_runner() as runner:
         yield runner
+
+
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    """For a test that makes syntax trees of all files: to scan their nodes takes longer than to parse."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
@@ -223,7 +269,9 @@ def _is_idle(thread: threading.Thread) -> bool:
     frame = sys._current_frames().get(thread.ident or 0)
     while frame is not None and frame.f_code.co_filename.endswith("threading.py"):
         frame = frame.f_back
-    return frame is None or frame.f_code.co_filename.endswith(("queue.py", "_thread_cache.py"))
+    # The last one is the pool in which asyncio looks up addresses.
+    idle = ("queue.py", "_thread_cache.py", "futures/thread.py")
+    return frame is None or frame.f_code.co_filename.endswith(idle)
 
 
 def _open_files() -> set[str]:

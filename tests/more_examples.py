@@ -1,4 +1,7 @@
-"""A pytest plugin: `--more-examples=10` has each property test try ten times as many examples as it says."""
+"""A pytest plugin: `--more-examples=10` has each property test try ten times as many examples as it says.
+
+Those marked `slow` try many in any case, and no more.
+"""
 
 from typing import Any
 
@@ -18,7 +21,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     factor = config.getoption("--more-examples")
     # Once each: the parameters of a test share one function.
     tests: dict[int, Any] = {
-        id(test): test for item in items if is_hypothesis_test(test := getattr(item, "function", None))
+        id(test): test
+        for item in items
+        if is_hypothesis_test(test := getattr(item, "function", None)) and item.get_closest_marker("slow") is None
     }
     for test in tests.values() if factor > 1 else ():
         own: settings = getattr(test, _SETTINGS)

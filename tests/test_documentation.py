@@ -26,6 +26,7 @@ from tests.documents import (
     programs_of,
 )
 from tests.documents import name_of as name_of_page
+from tests.sandboxes import needs_bubblewrap
 
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
@@ -45,6 +46,8 @@ NOT_OPTIONS = {"self", "clock", "random"}  # for tests
 @pytest.mark.slow
 @pytest.mark.parametrize("program", all_programs(), ids=lambda program: program.name)
 def test_a_program_of_the_documentation_runs(program, program_runner):
+    if "BubblewrapSandbox(" in program.source:
+        needs_bubblewrap()
     done = program_runner.run(program.source)
     assert done.returncode == 0, done.stderr
     # What it logs surprises nobody: the program sets logging up, or the page says what it logs.

@@ -14,7 +14,7 @@ AIMS = {
     "highest complexity": 20,
     "deepest nesting": 5,
     "private functions with one caller, %": 36,
-    "the same, % of all functions of modules": 20,  # other projects: 5 to 26
+    "the same, % of all functions of modules": 18,  # other projects: 5 to 26
     "names defined in more than one module": 10,
     "comments per 1,000 lines": 60,
     "Any per 1,000 lines": 20,
@@ -34,7 +34,7 @@ AT_LEAST = {"comments per 1,000 lines"}
 
 
 @pytest.mark.time_limit(600)  # the whole code is read several times: a busy machine takes minutes
-def test_the_shipped_code_keeps_its_limits() -> None:
+def test_the_shipped_code_keeps_its_limits(no_garbage_collection: None) -> None:
     """All figures in one test, so that the files are read and parsed once."""
     shipped = shipped_sources()
     problems = []
@@ -45,7 +45,7 @@ def test_the_shipped_code_keeps_its_limits() -> None:
     assert not problems, "\n".join(problems)
 
 
-def test_no_name_and_no_sentence_has_a_refused_shape() -> None:
+def test_no_name_and_no_sentence_has_a_refused_shape(no_garbage_collection: None) -> None:
     paths = [*words.SHIPPED, *words.PROGRAMS, *words.DOCUMENTS, *words.TESTS]
     # The list of refused words has to spell them out.
     assert not words.problems(path for path in paths if path.name not in ("words.py", "test_code_style.py"))

@@ -22,6 +22,7 @@ from tests.config import things
 SHOP = """
 [agent]
 name = "shop"
+description = "Sells."
 system_prompt = "Help the customer."
 model = "rules"
 tools = ["tests.config.things:refunds"]
@@ -42,6 +43,8 @@ options = { token = { env = "SHOP_TOKEN" }, tone = ["kind", { ref = "tests.confi
 when = "tests.config.things:is_pro"
 limit = { seconds = 2, on_failure = "skip", hooks = ["on_system_prompt"] }
 """
+
+SKILLS = Path(__file__).parents[1] / "middleware" / "skills" / "folder"
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "AgentHooksMiddleware": {"interceptors": [{"ref": "tests.config.things:interceptor"}], "timeout": 2},
@@ -65,6 +68,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "RedactionMiddleware": {"detectors": [{"ref": "agentrt.middleware:EMAIL"}], "hash_key": {"env": "SHOP_TOKEN"}},
     "RefusalMiddleware": {"models": "rules"},
     "RetryMiddleware": {"max_retries": 1, "max_wait": {"ref": "builtins:None"}},
+    "SkillsMiddleware": {"folders": [str(SKILLS)], "tool_names": {"Look": "refund"}},
     "TimeoutMiddleware": {"total": 30},
     "TimingMiddleware": {},
     "TodoMiddleware": {"max_todos": 4},
@@ -95,7 +99,8 @@ def shop(tmp_path: Path) -> Path:
 async def test_a_file_becomes_the_agent_that_it_describes(shop):
     agent = load_agent(shop)
 
-    assert (agent.name, agent.system_prompt, agent.react_config.max_iters) == ("shop", "Help the customer.", 3)
+    assert (agent.name, agent.description, agent.system_prompt) == ("shop", "Sells.", "Help the customer.")
+    assert agent.react_config.max_iters == 3
     assert agent.toolkit.names() == ["refund"]
     talkative = agent.middlewares[-1]
     assert talkative.token == "t0ken-of-the-shop"
