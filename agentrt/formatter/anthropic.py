@@ -141,19 +141,22 @@ def _provider_parts(items: Sequence[tuple[str, ContentBlock]]) -> dict[int, JSON
     """
     uses = _OpenUses()
     has_called = False
+    paired = {id(result) for result in results_of_calls(block for _, block in items).values()}
     for role, block in items:
         is_answer = role == "assistant"
         if isinstance(block, ProviderBlock):
             if is_answer and (part := _provider_part(block)) is not None:
                 uses.add(block, part)
             continue
-        if isinstance(block, ToolResultBlock) or (has_called and isinstance(block, ThinkingBlock)):
+        is_result = id(block) in paired
+        if is_result or (has_called and isinstance(block, ThinkingBlock)):
             uses.end_round()
             has_called = False
         elif is_answer and not isinstance(block, ThinkingBlock):
             uses.drop_due()
         has_called = has_called or isinstance(block, ToolCallBlock)
-        if isinstance(block, HintBlock) or not (is_answer or isinstance(block, ToolResultBlock)):
+        # A hint, and a result without its call, is text in the user's turn.
+        if not is_result and (isinstance(block, (HintBlock, ToolResultBlock)) or not is_answer):
             uses.drop_all()
     return uses.parts
 

@@ -346,6 +346,13 @@ def test_a_use_without_a_result_ends_the_request_or_stays_out():
     assert contents_of(UserMsg("u", "?"), hinted) == [[text("?"), text("Go on")]]
 
 
+def test_a_use_before_a_result_without_a_call_stays_out():
+    orphaned = AssistantMsg("a", [TextBlock("I look."), provider_block(SEARCH), ToolResultBlock("c1", "add", "3")])
+    turns = contents_of(UserMsg("u", "?"), orphaned)
+    assert turns[1] == [text("I look.")]
+    assert turns[2][-1] == text("3")
+
+
 def test_a_result_may_come_after_those_of_other_tools():
     call, result = ToolCallBlock("t1", "add", "{}"), ToolResultBlock("t1", "add", "3")
     answer = AssistantMsg("a", [provider_block(SEARCH), call, result, provider_block(FOUND), TextBlock("Tea.")])
