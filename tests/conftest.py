@@ -190,6 +190,13 @@ def uvloop_has_run() -> None:
         anyio.run(anyio.lowlevel.checkpoint, backend="asyncio", backend_options={"use_uvloop": True})
 
 
+@pytest.fixture(scope="module", autouse=True)
+def garbage_is_collected() -> Iterator[None]:
+    """Fail the file that drops something unclosed, not a later one in which the garbage happens to be collected."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(request: pytest.FixtureRequest, uvloop_has_run: None) -> Iterator[None]:
     """Fail when the test leaves a thread or an open file, or, where it is async, a task or a suspended generator."""
