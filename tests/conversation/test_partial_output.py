@@ -129,6 +129,17 @@ async def test_the_last_one_is_what_a_layer_answers() -> None:
     assert [partials[-2].title, partials[-1].title] == ["Italy", "Changed"]
 
 
+@pytest.mark.parametrize("schema", [list[str], {"type": "object"}])
+async def test_a_form_of_a_layer_is_unwrapped_as_its_answer_is(schema: Any) -> None:
+    class AskForList(MiddlewareBase):
+        async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            async for item in next_handler(structured_schema=list[str]):
+                yield item
+
+    agent = agent_with(pieces({"value": ["Rome"]}, size=4), middlewares=[AskForList()])
+    assert await partials_of(agent, schema) == [[""], ["Rome"], ["Rome"]]
+
+
 async def test_a_reply_without_an_answer_has_no_last_one() -> None:
     agent = agent_with("Seven.", "Seven.", "Seven.")
     assert await partials_of(agent, Trip) == []
@@ -167,7 +178,7 @@ def test_parsing_reads_a_long_answer_a_bounded_number_of_times(monkeypatch: pyte
             parsed.append(len(text))
             return super().load_partial(text)
 
-    answer = PartialAnswer(Form(Draft))
+    answer = PartialAnswer(Form(Draft), is_wrapped=bool)
     answer.read(ToolCallStartEvent("r", "1", STRUCTURED_OUTPUT))
     text = json.dumps({"title": "x" * 100_000})
     for start in range(0, len(text), 4):

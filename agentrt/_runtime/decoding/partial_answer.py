@@ -1,5 +1,6 @@
 """The answer of a reply while the model writes it: as much of it as fits the type so far."""
 
+from collections.abc import Callable
 from typing import Any
 
 from pydantic_core import ValidationError, from_json, to_json
@@ -22,13 +23,18 @@ _MAX_OPEN_LISTS = 4
 
 
 class PartialAnswer:
-    """Reads the answer from the events of one reply; `value` is the latest partial answer."""
+    """Reads the answer from the events of one reply; `value` is the latest partial answer.
 
-    __slots__ = ("_call_id", "_form", "_latest", "_parsed_size", "_parts", "_size", "value")
+    `is_wrapped` returns whether the model writes it as the one property of an object; that is known when it begins, for
+    a layer may have put another form in the place of the caller's.
+    """
 
-    def __init__(self, form: AnswerForm) -> None:
+    __slots__ = ("_call_id", "_form", "_is_wrapped", "_latest", "_parsed_size", "_parts", "_size", "value")
+
+    def __init__(self, form: AnswerForm, is_wrapped: Callable[[], bool]) -> None:
         self.value: Any = None
         self._form = form
+        self._is_wrapped = is_wrapped
         self._call_id = ""
         self._parts: list[str] = []
         self._size = self._parsed_size = 0
@@ -61,7 +67,7 @@ class PartialAnswer:
         self._parts = [whole]
         try:
             answer = from_json(whole, allow_partial="trailing-strings")
-            answer = answer[WRAPPER] if self._form.is_wrapped else answer
+            answer = answer[WRAPPER] if self._is_wrapped() else answer
             return self._load(answer)
         except (ValueError, TypeError, LookupError):  # not JSON, or not yet an object with an answer
             return False
