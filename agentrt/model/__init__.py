@@ -16,7 +16,7 @@ from agentrt.model.ollama import OllamaChatModel
 from agentrt.model.openai import OpenAIChatModel, Quirks
 from agentrt.model.openai_responses import OpenAIResponsesModel
 from agentrt.model.presets import chat_model, default_model
-from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.settings import ConnectionOptions
 from agentrt.model.request_key import RequestHandles, request_key
 from agentrt.model.rules import DEFAULT_RULES, Rule, RulesChatModel
@@ -40,6 +40,7 @@ __all__ = [
     "GeminiChatModel",
     "GoogleAuth",
     "ModelCapabilities",
+    "ModelOptions",
     "ModelPrices",
     "ModelResult",
     "OllamaChatModel",

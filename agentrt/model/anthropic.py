@@ -1,14 +1,13 @@
 """Anthropic's messages API, and the servers that speak it."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Unpack
 
 from agentrt._runtime.block import ContentBlock, JSONObject, ProviderBlock, citations_block, new_citation
 from agentrt._runtime.model_interface.batch import BatchRequest
-from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
-from agentrt._runtime.model_interface.estimate import CountTokens, estimated_usage
+from agentrt._runtime.model_interface.estimate import estimated_usage
 from agentrt.errors import ConfigError, Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_anthropic
 from agentrt.formatter.anthropic import ANTHROPIC, pack_thinking
@@ -25,12 +24,10 @@ from agentrt.model.claude import (
     count_passing_hints,
     rules_of,
 )
-from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import ANTHROPIC_API
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.schema.native import StructuredMode, check_mode
 from agentrt.model.remote.settings import (
-    ConnectionOptions,
     check_option,
     check_request_options,
     check_server_tools,
@@ -68,7 +65,7 @@ class AnthropicChatModel(RemoteChatModel):
     """Claude, or a model of any server that speaks Anthropic's messages API, whose URL is given as `base_url`.
 
     The key comes from ANTHROPIC_API_KEY unless `api_key` or another `key_variable` is given, the URL from
-    ANTHROPIC_BASE_URL unless it is given; `connection` takes these and the other `ConnectionOptions`.
+    ANTHROPIC_BASE_URL unless it is given; `common` takes these and the other `ModelOptions`.
 
     `thinking` is the API's parameter, `{"type": "adaptive"}` or, for models up to Claude 4.6,
     `{"type": "enabled", "budget_tokens": 4000}`; it is left out of a call for which the API would refuse it: one that
@@ -98,11 +95,6 @@ class AnthropicChatModel(RemoteChatModel):
         self,
         model: str,
         *,
-        stream: bool = True,
-        context_size: int | None = None,
-        capabilities: ModelCapabilities | Collection[str] | None = None,
-        count_tokens: CountTokens | None = None,
-        prices: ModelPrices | None = None,
         max_tokens: int | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
@@ -113,18 +105,9 @@ class AnthropicChatModel(RemoteChatModel):
         rules: ClaudeRules | None = None,
         cache: Literal["auto", "off"] = "auto",
         formatter: Formatter = format_anthropic,
-        structured_output: StructuredMode = "auto",
-        **connection: Unpack[ConnectionOptions],
+        **common: Unpack[ModelOptions],
     ) -> None:
-        super().__init__(
-            model,
-            stream=stream,
-            context_size=context_size,
-            capabilities=capabilities,
-            count_tokens=count_tokens,
-            prices=prices,
-            **connection,
-        )
+        super().__init__(model, **common)
         check_option(rules, ClaudeRules, f"{type(self).__name__}(rules=...)", "rules=ClaudeRules(must_call=False)")
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
         check_request_options(type(self).__name__, numbers, stop, formatter, effort=effort)
@@ -133,13 +116,11 @@ class AnthropicChatModel(RemoteChatModel):
         self.supports_deferred_tools = rules.searches_tools and self._is_own_server
         self._thinking = check_thinking("AnthropicChatModel", model, thinking, rules)
         self._server_tools = check_server_tools("AnthropicChatModel", server_tools, "Anthropic", _SERVER_TOOL)
-        check_mode(structured_output, type(self).__name__)
-        self.structured_output = structured_output
         if cache not in ("auto", "off"):
             raise ConfigError(f"{type(self).__name__}(cache=...) must be 'auto' or 'off', not {cache!r:.100}")
         self.cache, self._formatter = cache, formatter
         if formatter is not format_anthropic:
-            self._forget_forms(capabilities)
+            self._forget_forms(common.get("capabilities"))
         kind = self._thinking.get("type", "adaptive" if rules.thinks else "disabled")
         room_to_think = _ROOM_TO_THINK if kind == "adaptive" else int(self._thinking.get("budget_tokens", 0))
         settings = {

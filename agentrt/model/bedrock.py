@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, Unpack
@@ -18,8 +18,6 @@ from agentrt._runtime.block import (
     citations_block,
     new_citation,
 )
-from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
-from agentrt._runtime.model_interface.estimate import CountTokens
 from agentrt.errors import ConfigError, Malformed, MalformedCall, Refused, Transient
 from agentrt.formatter import Formatter, format_bedrock
 from agentrt.formatter.anthropic import pack_thinking
@@ -36,11 +34,10 @@ from agentrt.model.claude import (
     rules_of,
 )
 from agentrt.model.cloud import AWSAuth
-from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import BEDROCK_API
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.schema.native import StructuredMode, check_mode
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_option_names, check_request_options
+from agentrt.model.remote.settings import check_option, check_option_names, check_request_options
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
@@ -93,11 +90,6 @@ class BedrockChatModel(RemoteChatModel):
         self,
         model: str,
         *,
-        stream: bool = True,
-        context_size: int | None = None,
-        capabilities: ModelCapabilities | Collection[str] | None = None,
-        count_tokens: CountTokens | None = None,
-        prices: ModelPrices | None = None,
         region: str | None = None,
         max_tokens: int | None = None,
         temperature: float | None = None,
@@ -109,27 +101,17 @@ class BedrockChatModel(RemoteChatModel):
         rules: ClaudeRules | None = None,
         cache: Literal["auto", "off"] = "auto",
         formatter: Formatter | None = None,
-        structured_output: StructuredMode = "auto",
-        **connection: Unpack[ConnectionOptions],
+        **common: Unpack[ModelOptions],
     ) -> None:
-        super().__init__(
-            model,
-            stream=stream,
-            context_size=context_size,
-            capabilities=capabilities,
-            count_tokens=count_tokens,
-            prices=prices,
-            **_with_address(connection, region),
-        )
+        super().__init__(model, **_with_address(common, region))
         cls = type(self).__name__
         check_option(rules, ClaudeRules, f"{cls}(rules=...)", "rules=ClaudeRules(must_call=False)")
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
         check_request_options(cls, numbers, stop, formatter, effort=effort)
         check_option(guardrail, Mapping, f"{cls}(guardrail=...)", 'guardrail={"guardrailIdentifier": "abc"}')
-        check_mode(structured_output, cls)
         if cache not in ("auto", "off"):
             raise ConfigError(f"{cls}(cache=...) must be 'auto' or 'off', not {cache!r:.100}")
-        self.structured_output, self.cache = structured_output, cache
+        self.cache = cache
         self.rules = rules = rules or self._usual_rules()
         temperature, top_p = check_sampling(model, temperature, top_p, rules)
         self._is_nova = "amazon.nova" in model
@@ -138,7 +120,7 @@ class BedrockChatModel(RemoteChatModel):
         thoughts = ("claude" in model or model.startswith("arn:")) and not rules.binds_thinking
         self._formatter = formatter or partial(format_bedrock, thoughts=thoughts)
         if formatter is not None:
-            self._forget_forms(capabilities)
+            self._forget_forms(common.get("capabilities"))
         settings = {
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -251,15 +233,15 @@ class BedrockChatModel(RemoteChatModel):
         return _BedrockReader(messages)
 
 
-def _with_address(connection: ConnectionOptions, region: object) -> ConnectionOptions:
-    """Return the options of the connection, with the URL and the signature if these were left out."""
+def _with_address(options: ModelOptions, region: object) -> ModelOptions:
+    """Return the options, with the URL and the signature if these were left out."""
     # First: a slip in an option should not show up as a missing key.
-    check_option_names(BedrockChatModel, connection, ConnectionOptions.__annotations__)
+    check_option_names(BedrockChatModel, options, ModelOptions.__annotations__)
     if region is not None and (not isinstance(region, str) or not re.fullmatch(r"[a-z0-9-]+", region)):
         raise ConfigError(f"BedrockChatModel(region=...) must be as in 'eu-central-1', not {region!r:.100}")
-    key_variable = connection.get("key_variable", BEDROCK_API.key_variable)
-    has_key = connection.get("api_key") is not None or os.environ.get(key_variable or "", "").strip()
-    auth = connection.get("auth")
+    key_variable = options.get("key_variable", BEDROCK_API.key_variable)
+    has_key = options.get("api_key") is not None or os.environ.get(key_variable or "", "").strip()
+    auth = options.get("auth")
     problem = ""
     if auth is None and not has_key:
         try:
@@ -269,8 +251,8 @@ def _with_address(connection: ConnectionOptions, region: object) -> ConnectionOp
     if problem:
         key = f"set {key_variable} or give api_key=..." if key_variable else "give api_key=..."
         raise ConfigError(f"BedrockChatModel has no key: {key}; to sign with the credentials of AWS: {problem}")
-    options: ConnectionOptions = connection if auth is None else {**connection, "auth": auth}
-    if connection.get("base_url") or os.environ.get(BEDROCK_API.url_variable):
+    options = options if auth is None else {**options, "auth": auth}
+    if options.get("base_url") or os.environ.get(BEDROCK_API.url_variable):
         return options
     region = region or (auth.region if isinstance(auth, AWSAuth) else None)
     region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 from urllib.parse import urlsplit
@@ -17,20 +17,17 @@ from agentrt._runtime.block import (
     citations_block,
     new_citation,
 )
-from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
-from agentrt._runtime.model_interface.estimate import CountTokens
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import Malformed, MalformedCall, Refused, Rejected, Transient
 from agentrt.formatter import Formatter, format_gemini
 from agentrt.formatter.gemini import GEMINI, pack_signature
 from agentrt.message import Msg
 from agentrt.model.batch.gemini import GeminiBatches
-from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import GEMINI_API
 from agentrt.model.remote.reader import AnswerReader
 from agentrt.model.remote.schema.dialect import SchemaDialect
-from agentrt.model.remote.schema.native import StructuredMode, check_mode
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, check_server_tools
+from agentrt.model.remote.settings import check_option, check_request_options, check_server_tools
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
@@ -84,7 +81,7 @@ class GeminiChatModel(RemoteChatModel):
     "auto" uses that mode with models that support it together with tools, which are Gemini 3 and later.
 
     The key comes from GEMINI_API_KEY, or else GOOGLE_API_KEY, unless `api_key` or another `key_variable` is given;
-    `connection` takes these and the other `ConnectionOptions`. A setting that is left out is not sent.
+    `common` takes these and the other `ModelOptions`. A setting that is left out is not sent.
     """
 
     _api = GEMINI_API
@@ -99,11 +96,6 @@ class GeminiChatModel(RemoteChatModel):
         self,
         model: str,
         *,
-        stream: bool = True,
-        context_size: int | None = None,
-        capabilities: ModelCapabilities | Collection[str] | None = None,
-        count_tokens: CountTokens | None = None,
-        prices: ModelPrices | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
@@ -112,27 +104,15 @@ class GeminiChatModel(RemoteChatModel):
         thinking: Mapping[str, object] | None = None,
         server_tools: Sequence[Mapping[str, Any]] = (),
         formatter: Formatter | None = None,
-        structured_output: StructuredMode = "auto",
-        **connection: Unpack[ConnectionOptions],
+        **common: Unpack[ModelOptions],
     ) -> None:
-        RemoteChatModel.__init__(
-            self,
-            plain_name(model),
-            stream=stream,
-            context_size=context_size,
-            capabilities=capabilities,
-            count_tokens=count_tokens,
-            prices=prices,
-            **connection,
-        )
+        super().__init__(plain_name(model), **common)
         name = type(self).__name__
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         check_request_options(name, numbers, stop, formatter)
         check_option(thinking, Mapping, f"{name}(thinking=...)", 'thinking={"thinkingLevel": "low"}')
-        check_mode(structured_output, name)
-        self.structured_output = structured_output
         if formatter is not None:
-            self._forget_forms(capabilities)
+            self._forget_forms(common.get("capabilities"))
         # For Gemini models, the version number tells what is supported; nothing is known of other names.
         version = re.search(r"gemini-(\d+)", self.model)
         self._is_3_or_later = version is not None and int(version[1]) >= 3

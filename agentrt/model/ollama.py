@@ -1,21 +1,19 @@
 """Ollama, through its own API."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from agentrt._runtime.block import ContentBlock, JSONObject
-from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
-from agentrt._runtime.model_interface.estimate import CountTokens
 from agentrt.errors import ConfigError, Malformed
 from agentrt.formatter import Formatter, format_ollama
 from agentrt.message import Msg
-from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import OLLAMA_API
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.schema.native import NativeRequest, StructuredMode, check_mode
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, read_url
+from agentrt.model.remote.schema.native import NativeRequest
+from agentrt.model.remote.settings import check_option, check_request_options, read_url
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatUsage, JSONSchema, ToolChoice
 
@@ -47,8 +45,8 @@ class OllamaChatModel(RemoteChatModel):
     is bound to its schema or asked for through a tool; "auto" binds it where no other tool is offered, since the server
     knows only one of the two, and not for models of Ollama's cloud. No request makes a model call a tool.
 
-    OLLAMA_API_KEY is sent if it is set, unless `api_key` is given; `connection` takes these and the other
-    `ConnectionOptions`.
+    OLLAMA_API_KEY is sent if it is set, unless `api_key` is given; `common` takes these and the other
+    `ModelOptions`.
     """
 
     _api = OLLAMA_API
@@ -60,11 +58,6 @@ class OllamaChatModel(RemoteChatModel):
         self,
         model: str,
         *,
-        stream: bool = True,
-        context_size: int | None = None,
-        capabilities: ModelCapabilities | Collection[str] | None = None,
-        count_tokens: CountTokens | None = None,
-        prices: ModelPrices | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
@@ -74,23 +67,14 @@ class OllamaChatModel(RemoteChatModel):
         keep_alive: float | str | None = None,
         options: Mapping[str, Any] | None = None,
         formatter: Formatter | None = None,
-        structured_output: StructuredMode = "auto",
-        **connection: Unpack[ConnectionOptions],
+        **common: Unpack[ModelOptions],
     ) -> None:
-        variable = connection.get("key_variable") or OLLAMA_API.key_variable
-        if connection.get("api_key") is None and connection.get("auth") is None:
-            connection["api_key"] = os.environ.get(variable, "").strip() or _KEYLESS
-        if isinstance(url := connection.get("base_url") or read_url("OLLAMA_HOST", _url_of_host), str):
-            connection["base_url"] = url.rstrip("/").removesuffix("/v1")  # under which it speaks OpenAI's API
-        super().__init__(
-            model,
-            stream=stream,
-            context_size=context_size,
-            capabilities=capabilities,
-            count_tokens=count_tokens,
-            prices=prices,
-            **connection,
-        )
+        variable = common.get("key_variable") or OLLAMA_API.key_variable
+        if common.get("api_key") is None and common.get("auth") is None:
+            common["api_key"] = os.environ.get(variable, "").strip() or _KEYLESS
+        if isinstance(url := common.get("base_url") or read_url("OLLAMA_HOST", _url_of_host), str):
+            common["base_url"] = url.rstrip("/").removesuffix("/v1")  # under which it speaks OpenAI's API
+        super().__init__(model, **common)
         name = type(self).__name__
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         check_request_options(name, numbers, stop, formatter)
@@ -102,11 +86,9 @@ class OllamaChatModel(RemoteChatModel):
             raise ConfigError(f"{name}(think=...) must be True, False or a str such as 'low', not {think!r:.100}")
         if keep_alive is not None and (isinstance(keep_alive, bool) or not isinstance(keep_alive, (int, float, str))):
             raise ConfigError(f"{name}(keep_alive=...) must be seconds or a str such as '30m', not {keep_alive!r:.100}")
-        check_mode(structured_output, name)
-        self.structured_output = structured_output
         self._formatter = formatter or format_ollama
         if formatter is not None:
-            self._forget_forms(capabilities)
+            self._forget_forms(common.get("capabilities"))
         self._keep_alive = keep_alive
         settings = {
             **options,

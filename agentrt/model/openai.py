@@ -1,26 +1,23 @@
 """OpenAI's chat completions API, and the many servers that speak it."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Unpack
 
 from agentrt._runtime.block import ContentBlock, JSONObject, TextBlock, citations_block, new_citation
-from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
-from agentrt._runtime.model_interface.estimate import CountTokens
 from agentrt.errors import Malformed, Refused, Transient
 from agentrt.formatter import Formatter, format_openai
 from agentrt.formatter.openai_responses import OPENAI
 from agentrt.message import Msg
 from agentrt.model.batch.openai import OpenAIBatches
-from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import OPENAI_API
 from agentrt.model.remote.provider_errors import ProviderErrors
 from agentrt.model.remote.reader import AnswerReader
 from agentrt.model.remote.schema.dialect import TEXT_FORMATS, SchemaDialect
-from agentrt.model.remote.schema.native import StructuredMode, check_mode
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, is_local
+from agentrt.model.remote.settings import check_option, check_request_options, is_local
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
@@ -87,7 +84,7 @@ class OpenAIChatModel(RemoteChatModel):
     """A model of OpenAI, or of any server that speaks its chat completions API, whose URL is given as `base_url`.
 
     The key comes from OPENAI_API_KEY unless `api_key` or another `key_variable` is given, the URL from OPENAI_BASE_URL
-    unless it is given; `connection` takes these and the other `ConnectionOptions`. A setting that is left out is not
+    unless it is given; `common` takes these and the other `ModelOptions`. A setting that is left out is not
     sent. `formatter` makes the messages of a request. `structured_output` says whether structured output is asked for
     in the API's JSON-schema mode or through a tool; "auto" uses that mode with OpenAI's own server.
     """
@@ -101,11 +98,6 @@ class OpenAIChatModel(RemoteChatModel):
         self,
         model: str,
         *,
-        stream: bool = True,
-        context_size: int | None = None,
-        capabilities: ModelCapabilities | Collection[str] | None = None,
-        count_tokens: CountTokens | None = None,
-        prices: ModelPrices | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
@@ -115,18 +107,9 @@ class OpenAIChatModel(RemoteChatModel):
         parallel_tool_calls: bool | None = None,
         quirks: Quirks | None = None,
         formatter: Formatter | None = None,
-        structured_output: StructuredMode = "auto",
-        **connection: Unpack[ConnectionOptions],
+        **common: Unpack[ModelOptions],
     ) -> None:
-        super().__init__(
-            model,
-            stream=stream,
-            context_size=context_size,
-            capabilities=capabilities,
-            count_tokens=count_tokens,
-            prices=prices,
-            **connection,
-        )
+        super().__init__(model, **common)
         check_option(quirks, Quirks, f"{type(self).__name__}(quirks=...)", "quirks=Quirks(must_call=False)")
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         check_request_options(type(self).__name__, numbers, stop, formatter, reasoning_effort=reasoning_effort)
@@ -136,11 +119,9 @@ class OpenAIChatModel(RemoteChatModel):
         # Many local servers refuse a request that names the tool to call; all accept the other form.
         self.quirks = quirks or (_OPENAI if self._is_own_server else Quirks(named_choice=not is_local(self.base_url)))
         self.supports_allowed_tools = self.quirks.allowed_tools
-        check_mode(structured_output, type(self).__name__)
-        self.structured_output = structured_output
         self._formatter = formatter
         if formatter is not None:
-            self._forget_forms(capabilities)
+            self._forget_forms(common.get("capabilities"))
         self._parallel_tool_calls = parallel_tool_calls
         settings = {
             "temperature": temperature,

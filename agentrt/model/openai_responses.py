@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
 
@@ -16,8 +16,6 @@ from agentrt._runtime.block import (
     new_citation,
 )
 from agentrt._runtime.model_interface.base import ModelResult
-from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
-from agentrt._runtime.model_interface.estimate import CountTokens
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, Malformed, Refused, Rejected, Transient
 from agentrt.formatter import Formatter, format_openai_responses
@@ -26,12 +24,11 @@ from agentrt.message import Msg
 from agentrt.model.batch.openai import OpenAIBatches
 from agentrt.model.openai import STRICT_SCHEMAS
 from agentrt.model.remote.accumulator import is_whole_object
-from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import OPENAI_API
 from agentrt.model.remote.provider_errors import ProviderErrors
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.schema.native import StructuredMode, check_mode
-from agentrt.model.remote.settings import ConnectionOptions, check_option, check_request_options, check_server_tools
+from agentrt.model.remote.settings import check_option, check_request_options, check_server_tools
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, DeferredSchema, JSONSchema, ToolChoice
 
@@ -66,7 +63,7 @@ class OpenAIResponsesModel(RemoteChatModel):
     JSON-schema mode or through a tool; "auto" uses that mode with OpenAI's own server.
 
     The key comes from OPENAI_API_KEY unless `api_key` or another `key_variable` is given, the URL from OPENAI_BASE_URL
-    unless it is given; `connection` takes these and the other `ConnectionOptions`. A setting that is left out is not
+    unless it is given; `common` takes these and the other `ModelOptions`. A setting that is left out is not
     sent.
     """
 
@@ -79,11 +76,6 @@ class OpenAIResponsesModel(RemoteChatModel):
         self,
         model: str,
         *,
-        stream: bool = True,
-        context_size: int | None = None,
-        capabilities: ModelCapabilities | Collection[str] | None = None,
-        count_tokens: CountTokens | None = None,
-        prices: ModelPrices | None = None,
         temperature: float | None = None,
         top_p: float | None = None,
         max_tokens: int | None = None,
@@ -94,33 +86,22 @@ class OpenAIResponsesModel(RemoteChatModel):
         server_tools: Sequence[Mapping[str, Any]] = (),
         store: bool = False,
         formatter: Formatter | None = None,
-        structured_output: StructuredMode = "auto",
-        **connection: Unpack[ConnectionOptions],
+        **common: Unpack[ModelOptions],
     ) -> None:
-        super().__init__(
-            model,
-            stream=stream,
-            context_size=context_size,
-            capabilities=capabilities,
-            count_tokens=count_tokens,
-            prices=prices,
-            **connection,
-        )
+        super().__init__(model, **common)
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
         texts = {"reasoning_effort": reasoning_effort, "reasoning_summary": reasoning_summary, "verbosity": verbosity}
         check_request_options(type(self).__name__, numbers, None, formatter, **texts)
         check_option(
             parallel_tool_calls, bool, f"{type(self).__name__}(parallel_tool_calls=...)", "parallel_tool_calls=True"
         )
-        check_mode(structured_output, type(self).__name__)
-        self.structured_output = structured_output
         check_option(store, bool, f"{type(self).__name__}(store=...)", "store=True")
         self.store = store
         self.supports_allowed_tools = self._is_own_server
         self.supports_deferred_tools = self._is_own_server and _SEARCHES_TOOLS.search(model) is not None
         self._formatter = formatter or format_openai_responses
         if formatter is not None:
-            self._forget_forms(capabilities)
+            self._forget_forms(common.get("capabilities"))
         self._server_tools = _check_hosted_work(server_tools, self._extra_body)
         self._is_encrypted = not store  # stored reasoning is found by its id
         self._lost_reasoning: dict[str, None] = {}  # ids that the API no longer knows, oldest first

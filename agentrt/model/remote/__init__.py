@@ -2,7 +2,7 @@
 
 from agentrt._runtime.http import MAX_BYTES, Timeouts
 from agentrt.model.remote.accumulator import StreamAccumulator
-from agentrt.model.remote.client import RemoteChatModel
+from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import ProviderAPI
 from agentrt.model.remote.reader import AnswerReader
 from agentrt.model.remote.settings import ConnectionOptions, check_option
@@ -12,6 +12,7 @@ __all__ = [
     "MAX_BYTES",
     "AnswerReader",
     "ConnectionOptions",
+    "ModelOptions",
     "ProviderAPI",
     "RemoteChatModel",
     "StreamAccumulator",

@@ -11,7 +11,7 @@ from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
 from agentrt._runtime.model_interface.batch import BATCH_SECONDS, POLL_SECONDS, Batch, BatchRequest, check_wait
 from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt._runtime.model_interface.estimate import CountTokens
-from agentrt.errors import Refused, Rejected
+from agentrt.errors import ConfigError, Refused, Rejected
 from agentrt.message import Msg
 from agentrt.model.catalog.lookup import known_capabilities
 from agentrt.model.catalog.prices import PublishedPrices
@@ -23,12 +23,34 @@ from agentrt.model.remote.schema.native import NativeReader, NativeRequest, Stru
 from agentrt.model.remote.settings import ConnectionOptions
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["RemoteChatModel"]
+__all__ = ["ModelOptions", "RemoteChatModel"]
 
 _logger = logging.getLogger("agentrt")
 
 _BAD_REQUEST = (400, 422)
 _NO_SUCH_PATH = (404, 405, 501)
+
+
+class ModelOptions(ConnectionOptions, total=False):
+    """The options of every chat model behind an HTTP API, besides its own; each may be left out."""
+
+    stream: bool
+    """Whether answers are streamed; they are unless this is false."""
+
+    context_size: int | None
+    """The longest request and answer together, in tokens. Left out, it is that of the `capabilities`."""
+
+    capabilities: ModelCapabilities | Collection[str] | None
+    """What the model can do, also in words such as {"tools", "image"}, if what is known of it is wrong or missing."""
+
+    count_tokens: CountTokens | None
+    """A plain function that counts the tokens of a str, instead of the estimate."""
+
+    prices: ModelPrices | None
+    """The prices of its calls, as in `TokenPrices(0.5, 1.5)`, if the published ones are wrong or missing."""
+
+    structured_output: StructuredMode
+    """How structured output is requested; "auto" unless given."""
 
 
 class RemoteChatModel(RemoteEndpoint, ChatModelBase):
@@ -39,14 +61,13 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     keeps one client per event loop, which `aclose` closes; a model that is used again opens a new one, and a copy has
     clients of its own. There are no retries, which are left to middlewares, and redirects are not followed.
 
-    `prices` are the prices of its calls, as in `TokenPrices(0.5, 1.5)`, if the published ones are wrong or missing.
-    `connection` takes the `ConnectionOptions`, which say how the model is reached. Raises `ConfigError` when the key is
-    missing, for a `base_url` with a password or a query in it, and for an option that does not exist.
+    Its keywords are the `ModelOptions`, which a subclass passes on. Raises `ConfigError` when the key is missing, for a
+    `base_url` with a password or a query in it, and for an option that does not exist.
     """
 
     _completes_streams = True
 
-    structured_output: StructuredMode = "tool"
+    structured_output: StructuredMode
     """How structured output is requested."""
     _refuses_schemas = False
     _batch_api: ClassVar[type[BatchEndpoint] | None] = None
@@ -63,6 +84,7 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
         capabilities: ModelCapabilities | Collection[str] | None = None,
         count_tokens: CountTokens | None = None,
         prices: ModelPrices | None = None,
+        structured_output: StructuredMode = "auto",
         **connection: Unpack[ConnectionOptions],
     ) -> None:
         RemoteEndpoint.__init__(self, model, connection)
@@ -72,6 +94,12 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
         ChatModelBase.__init__(
             self, model=model, stream=stream, context_size=context_size, capabilities=known, count_tokens=count_tokens
         )
+        if structured_output not in ("auto", "native", "tool"):
+            mode = f"{structured_output!r:.100}"
+            raise ConfigError(
+                f"{type(self).__name__}(structured_output=...) must be 'auto', 'native' or 'tool', not {mode}"
+            )
+        self.structured_output = structured_output
         self._refused_parts = RefusedParts(self._refused_thoughts)
         if prices is not None:
             self.capabilities = replace(self.capabilities, prices=prices)

@@ -9,7 +9,14 @@ from pydantic import SecretStr
 
 from agentrt import __version__
 from agentrt.errors import ConfigError, Rejected
-from agentrt.model import AnthropicChatModel, ConnectionOptions, OpenAIChatModel, RemoteChatModel, Timeouts
+from agentrt.model import (
+    AnthropicChatModel,
+    ConnectionOptions,
+    ModelOptions,
+    OpenAIChatModel,
+    RemoteChatModel,
+    Timeouts,
+)
 from agentrt.model.remote.settings import option_names
 from tests.model.wire_openai import HELLO, KEY, URL, Server, answer_of, completion, error, model_of
 
@@ -47,9 +54,13 @@ def test_a_wrong_option_is_named_before_a_missing_key(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("model", MODELS)
 def test_the_options_of_a_model_end_with_those_of_its_connection(model: type[Any]) -> None:
     names = option_names(model)
-    assert names[:2] == ["stream", "context_size"]
-    assert names[-len(ConnectionOptions.__annotations__) :] == list(ConnectionOptions.__annotations__)
+    common = [name for name in ModelOptions.__annotations__ if name not in ConnectionOptions.__annotations__]
+    assert names[-len(ModelOptions.__annotations__) :] == [*common, *ConnectionOptions.__annotations__]
     assert len(names) == len(set(names))
+
+
+def test_the_base_class_takes_the_common_options_and_no_other() -> None:
+    assert set(option_names(RemoteChatModel)) == set(ModelOptions.__annotations__)
 
 
 def test_a_model_of_the_users_own_has_its_options_found_as_well() -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from agentrt._runtime.block import ContentBlock, HintBlock, TextBlock, ToolCallBlock
-from agentrt.errors import ConfigError
 from agentrt.message import Msg
 from agentrt.model.remote.reader import AnswerReader
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, JSONSchema, ToolChoice
@@ -18,7 +17,6 @@ __all__ = [
     "NativeReader",
     "NativeRequest",
     "StructuredMode",
-    "check_mode",
     "native_request",
 ]
 
@@ -30,12 +28,6 @@ mode goes through the tool in any case.
 """
 
 _HINT = "Give your final answer as JSON, in the form that is asked for."
-
-
-def check_mode(mode: object, cls: str) -> None:
-    """Raise `ConfigError` for an unknown mode of structured output."""
-    if mode not in ("auto", "native", "tool"):
-        raise ConfigError(f"{cls}(structured_output=...) must be 'auto', 'native' or 'tool', not {mode!r:.100}")
 
 
 @dataclass(frozen=True, slots=True)
