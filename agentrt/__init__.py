@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from agentrt._runtime.keywords import find_elsewhere
+from agentrt._runtime.keywords import find_elsewhere, keep_old_modules
 from agentrt.agent import Agent, AgentBase, UserAgent
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import Msg, UserMsg
@@ -22,6 +22,12 @@ __all__ = [
     "UserMsg",
     "__version__",
 ]
+
+keep_old_modules(
+    __name__,
+    chain={"agentrt.hooks": ["LayerOutcome", "LayerRecord"]},
+    probe={"agentrt.middleware": ["LayerTime", "LayerTimes"]},
+)
 
 if not TYPE_CHECKING:  # which would take any name
     __getattr__ = find_elsewhere(

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt._runtime.boundary import ANSWERS, AnswerEvent, read_message
-from agentrt._runtime.chain import Chains, HookSpec, LayerRecord
+from agentrt._runtime.chain import Chains, HookSpec, LayerOutcome, LayerRecord
 from agentrt._runtime.chain.check import check_constraints, check_duplicates, check_instance, overrides
 from agentrt._runtime.chain.order import arrange_entries
 from agentrt._runtime.chain.spec import EVERY_STEP
@@ -44,6 +44,8 @@ __all__ = [
     "CompressContextOverrides",
     "CompressContextValues",
     "LayerEntry",
+    "LayerOutcome",
+    "LayerRecord",
     "MiddlewareBase",
     "ModelCallOverrides",
     "ModelCallValues",

@@ -15,6 +15,8 @@ from agentrt.hooks import (
     CompressContextOverrides,
     CompressContextValues,
     LayerEntry,
+    LayerOutcome,
+    LayerRecord,
     MiddlewareBase,
     ModelCallOverrides,
     ModelCallValues,
@@ -54,6 +56,7 @@ from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Judge, Replace
 from agentrt_middleware.guardrail.middleware import GuardrailMiddleware
 from agentrt_middleware.information_flow.middleware import InformationFlowMiddleware
+from agentrt_middleware.layer_times import LayerTime, LayerTimes
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.long_term_memory.middleware import LongTermMemoryMiddleware
 from agentrt_middleware.models.refusal import RefusalMiddleware
@@ -130,6 +133,10 @@ __all__ = [
     "Judge",
     "KeepLastMiddleware",
     "LayerEntry",
+    "LayerOutcome",
+    "LayerRecord",
+    "LayerTime",
+    "LayerTimes",
     "Limited",
     "Literals",
     "LoggingMiddleware",

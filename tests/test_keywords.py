@@ -390,6 +390,14 @@ def test_renamed_class_is_found_with_a_warning(module, old, new):
     assert found is getattr(import_module(module), new)
 
 
+@pytest.mark.parametrize(("old", "name"), [("chain", "LayerRecord"), ("probe", "LayerTimes")])
+def test_a_moved_module_is_found_at_its_old_path(old: str, name: str) -> None:
+    moved = import_module(f"agentrt.{old}")
+    assert getattr(moved, name) is getattr(import_module("agentrt.middleware"), name)
+    with pytest.raises(AttributeError, match=f"module 'agentrt.{old}' has no attribute 'Nothing'"):
+        _ = moved.Nothing
+
+
 def test_class_of_another_module_is_refused_with_its_place():
     with pytest.raises(ImportError, match=r"write `from agentrt\.middleware import RetryMiddleware`"):
         exec("from agentrt import RetryMiddleware")

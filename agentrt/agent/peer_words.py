@@ -71,7 +71,7 @@ AGENT_KEYWORDS = _by_word(
             "write middlewares=[LoggingMiddleware()], or show(agent.reply_stream(...)) in a terminal",
         ),
         ("capabilities", "write middlewares=[...]"),
-        ("probe", "write middlewares=[LayerTimes()], of agentrt.probe, or a middleware with on_layer"),
+        ("probe", "write middlewares=[LayerTimes()], of agentrt.middleware, or a middleware with on_layer"),
         (
             "history_processors pre_model_hook",
             "write a middleware whose on_model_call calls next_handler(messages=...)",

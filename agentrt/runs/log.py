@@ -9,7 +9,6 @@ from typing import Any
 from pydantic_core import from_json
 
 from agentrt import __version__
-from agentrt.chain import LayerRecord
 from agentrt.event import (
     AgentEvent,
     SubagentStartEvent,
@@ -19,7 +18,7 @@ from agentrt.event import (
     ToolCallStartEvent,
     ToolResultTextDeltaEvent,
 )
-from agentrt.hooks import HOOKS
+from agentrt.hooks import HOOKS, LayerRecord
 from agentrt.message import Msg, ToolCallBlock, ToolResultState
 from agentrt.model import ChatResponse, ChatUsage, WireRecord
 from agentrt.model.estimate import estimated_usage

@@ -7,7 +7,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from agentrt.agent import AgentBase
-from agentrt.chain import LayerRecord
 from agentrt.errors import MiddlewareConfigError, NoReplyError
 from agentrt.event import (
     AgentEvent,
@@ -19,7 +18,7 @@ from agentrt.event import (
     ToolResultEndEvent,
     ToolResultStartEvent,
 )
-from agentrt.hooks import MiddlewareBase
+from agentrt.hooks import LayerRecord, MiddlewareBase
 from agentrt.message import ToolResultState, copy_block
 from agentrt.model import ChatUsage, PublishedPrices, WireRecord
 from agentrt.model.catalog.rates import CostOfCall, check_price_table, cost_at

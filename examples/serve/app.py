@@ -10,9 +10,8 @@ from typing import Any
 from agentrt import Agent
 from agentrt.__main__ import main as run_command
 from agentrt.console import folder_tools
-from agentrt.middleware import RetryMiddleware, UsageMiddleware
+from agentrt.middleware import LayerTimes, RetryMiddleware, UsageMiddleware
 from agentrt.model import default_model
-from agentrt.probe import LayerTimes
 from agentrt.tool import FunctionTool
 
 notes: list[str] = []  # of all users; data of one user belongs in their session

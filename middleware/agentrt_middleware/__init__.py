@@ -17,6 +17,7 @@ from agentrt_middleware.fallback import ModelFallbackMiddleware
 from agentrt_middleware.guardrail.guards import Guard, GuardedCall, Judge, Replace
 from agentrt_middleware.guardrail.middleware import GuardrailMiddleware
 from agentrt_middleware.information_flow.middleware import InformationFlowMiddleware
+from agentrt_middleware.layer_times import LayerTime, LayerTimes
 from agentrt_middleware.logging import LoggingMiddleware
 from agentrt_middleware.long_term_memory.middleware import LongTermMemoryMiddleware
 from agentrt_middleware.models.refusal import RefusalMiddleware
@@ -82,6 +83,8 @@ __all__ = [
     "InformationFlowMiddleware",
     "Judge",
     "KeepLastMiddleware",
+    "LayerTime",
+    "LayerTimes",
     "Literals",
     "LoggingMiddleware",
     "LongTermMemoryMiddleware",

@@ -24,8 +24,6 @@ MODULES = (
     "agentrt.middleware",
     "agentrt.config",
     "agentrt.hooks",
-    "agentrt.chain",
-    "agentrt.probe",
     "agentrt.model",
     "agentrt.model.remote",
     "agentrt.formatter",
@@ -149,7 +147,8 @@ def _docstrings_of_values() -> dict[str, str]:
         for node, following in pairwise(ast.parse(path.read_text(encoding="utf-8")).body):
             if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(following, ast.Expr):
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-                docstrings[ast.unparse(target)] = ast.literal_eval(following.value)
+                if isinstance(following.value, ast.Constant):
+                    docstrings[ast.unparse(target)] = following.value.value
     return docstrings
 
 

@@ -1,8 +1,10 @@
 """Module attributes that are not there: renamed classes, names of other modules, and those imported when first used."""
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 
 
 def import_when_read(module: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
@@ -15,6 +17,14 @@ def import_when_read(module: str, names: Mapping[str, Sequence[str]]) -> Callabl
         return getattr(import_module(homes[name]), name)
 
     return get_attribute
+
+
+def keep_old_modules(package: str, **moved: Mapping[str, Sequence[str]]) -> None:
+    """Keep the import paths of modules of a package whose names have moved, without a file; the names as above."""
+    for name, names in moved.items():
+        module = sys.modules[f"{package}.{name}"] = ModuleType(f"{package}.{name}")
+        setattr(sys.modules[package], name, module)
+        vars(module)["__getattr__"] = import_when_read(module.__name__, names)
 
 
 def keep_old_names(module: str, **renamed: type) -> Callable[[str], type]:

@@ -14,7 +14,6 @@ from agentrt._runtime.block import new_name
 from agentrt._runtime.flow.handles import take_tag
 from agentrt._runtime.loop.tool_calls.acting import caller_of
 from agentrt.agent import Agent, AgentTool
-from agentrt.chain import LayerRecord
 from agentrt.errors import ModelError
 from agentrt.event import (
     ConfirmResult,
@@ -26,6 +25,7 @@ from agentrt.event import (
 from agentrt.hooks import (
     ActingValues,
     CheckPermissionValues,
+    LayerRecord,
     MiddlewareBase,
     ModelCallValues,
     NextActing,

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agentrt.probe import LayerTimes
+from agentrt.middleware import LayerTimes
 from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate
 from agentrt.serving.json_response import JsonResponse

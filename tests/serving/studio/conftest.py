@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
+from agentrt.middleware import LayerTimes
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.permission import PermissionContext
-from agentrt.probe import LayerTimes
 from agentrt.runs import RunRecorder
 from agentrt.serving import create_app
 from agentrt.state import InMemoryStateStore

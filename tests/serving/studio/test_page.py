@@ -12,9 +12,8 @@ from starlette.routing import Mount
 
 import agentrt.serving
 from agentrt import Agent
-from agentrt.middleware import TimingMiddleware
+from agentrt.middleware import LayerTimes, TimingMiddleware
 from agentrt.model import ScriptedChatModel
-from agentrt.probe import LayerTimes
 from agentrt.serving import BearerTokens, create_app
 from tests.documents import ROOT
 from tests.runner.conftest import make_agent

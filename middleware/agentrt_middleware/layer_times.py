@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
-from agentrt._runtime.chain import LayerOutcome, LayerRecord
-from agentrt._runtime.options import check_whole
-from agentrt.hooks import MiddlewareBase
+from agentrt.hooks import LayerOutcome, LayerRecord, MiddlewareBase
+from agentrt_middleware.validation import check_number
 
 __all__ = ["LayerTime", "LayerTimes"]
 
@@ -42,7 +41,8 @@ class LayerTimes(MiddlewareBase):
     inherited = True
 
     def __init__(self, *, max_replies: int = 100) -> None:
-        self.max_replies = check_whole("LayerTimes(max_replies=...)", max_replies)
+        check_number("LayerTimes(max_replies=...)", max_replies, least=1, whole=True)
+        self.max_replies = max_replies
         self._replies: dict[tuple[str, str], dict[tuple[str, int], LayerTime]] = {}
         self._active: dict[int, LayerTime] = {}
         # Agents may run in several threads, and be read from another one.

@@ -10,8 +10,8 @@ from agentrt import Agent, MiddlewareBase
 from agentrt._runtime.chain import layer_record
 from agentrt.errors import ConfigError, UnknownKeywordError
 from agentrt.message import ToolCallBlock
+from agentrt.middleware import LayerTimes
 from agentrt.model import ScriptedChatModel
-from agentrt.probe import LayerTimes
 
 READER = 1_000_000
 
