@@ -122,7 +122,6 @@ class OpenAIChatModel(RemoteChatModel):
         self._formatter = formatter
         if formatter is not None:
             self._forget_forms(common.get("capabilities"))
-        self._parallel_tool_calls = parallel_tool_calls
         settings = {
             "temperature": temperature,
             "top_p": top_p,
@@ -130,6 +129,7 @@ class OpenAIChatModel(RemoteChatModel):
             "stop": stop if stop is None or isinstance(stop, str) else list(stop),
             "seed": seed,
             "reasoning_effort": reasoning_effort,
+            "parallel_tool_calls": parallel_tool_calls,
         }
         self.settings = {name: value for name, value in settings.items() if value is not None}
 
@@ -147,7 +147,8 @@ class OpenAIChatModel(RemoteChatModel):
         if self.stream and self.quirks.stream_usage:
             body["stream_options"] = {"include_usage": True}
         if tools:
-            body |= self._tool_fields(tools, tool_choice)
+            return body | self._tool_fields(tools, tool_choice)
+        body.pop("parallel_tool_calls", None)  # an error without tools
         return body
 
     def _has_schema_mode(self) -> bool:
@@ -166,8 +167,6 @@ class OpenAIChatModel(RemoteChatModel):
 
     def _tool_fields(self, tools: list[JSONSchema], tool_choice: ToolChoice | None) -> JSONObject:
         body: JSONObject = {"tools": tools}
-        if self._parallel_tool_calls is not None:
-            body["parallel_tool_calls"] = self._parallel_tool_calls
         if tool_choice is None:
             return body
         mode = tool_choice.mode

@@ -28,7 +28,7 @@ def request_key(
 ) -> str:
     """Return a key that two requests share if they ask the same model the same question.
 
-    It covers the class, name, provider, account and settings of the model, the names, roles and content of the
+    It covers the class, name, provider, account and `answer_settings` of the model, the names, roles and content of the
     messages, the tools with their schemas, and the tool choice. It leaves out ids and times; calls of tools, and
     handles of held values, count by their order. Equal requests have equal keys in every process.
     """
@@ -59,8 +59,9 @@ def describe_request(
     kind = type(model)
     numbers = _Numbers()
     return {
-        "model": [f"{kind.__module__}.{kind.__qualname__}", model.model, model.provider, model.account],
-        "settings": sorted(([str(name), value] for name, value in model.settings.items()), key=itemgetter(0)),
+        "model": [f"{kind.__module__}.{kind.__qualname__}", model.model, model.provider],
+        "account": model.account,
+        "settings": sorted(([str(name), value] for name, value in model.answer_settings.items()), key=itemgetter(0)),
         "messages": [_described_message(message, numbers) for message in messages],
         "tools": list(tools or ()),
         "tool_choice": None if tool_choice is None else [tool_choice.mode, tool_choice.tools],

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,9 +24,20 @@ from agentrt.message import (
     URLSource,
     UserMsg,
 )
-from agentrt.model import AnthropicChatModel, BedrockChatModel, ChatModelBase, ScriptedChatModel, request_key
+from agentrt.model import (
+    AnthropicChatModel,
+    BedrockChatModel,
+    ChatModelBase,
+    GeminiChatModel,
+    OpenAIChatModel,
+    OpenAIResponsesModel,
+    ScriptedChatModel,
+    request_key,
+)
+from agentrt.model.request_key import describe_request
 from agentrt.types import ToolChoice
 
+SECRET = "hunter2-hunter2"
 TOOL = {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {"type": "object"}}}
 texts = st.text(max_size=5)
 sources = st.builds(Base64Source, texts, texts) | st.builds(URLSource, texts, texts)
@@ -172,6 +184,35 @@ def test_whether_claude_thinks_counts(cls):
     assert key([], model=cls("claude-opus-4-1", **connection)) != key(
         [], model=cls("claude-opus-4-1", **connection, thinking=thinking)
     )
+
+
+OPTIONS: list[tuple[type[ChatModelBase], dict[str, Any]]] = [
+    (OpenAIChatModel, {"extra_body": {"top_k": 1}}),
+    (OpenAIChatModel, {"extra_body": {"top_k": 2}}),
+    (OpenAIChatModel, {"parallel_tool_calls": False}),
+    (OpenAIChatModel, {"structured_output": "tool"}),
+    (OpenAIChatModel, {"formatter": copy.copy}),
+    (OpenAIChatModel, {"formatter": partial(copy.deepcopy)}),
+    (OpenAIChatModel, {"extra_headers": {"x-beta": "long-context"}}),
+    (OpenAIChatModel, {"extra_headers": {"X-Gateway-Token": SECRET}}),
+    (OpenAIChatModel, {"extra_headers": {"X-Gateway-Token": "other"}}),
+    (AnthropicChatModel, {"server_tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+    (OpenAIResponsesModel, {"server_tools": [{"type": "web_search"}]}),
+    (OpenAIResponsesModel, {"server_tools": [{"type": "mcp", "require_approval": "never", "authorization": SECRET}]}),
+    (GeminiChatModel, {"server_tools": [{"googleSearch": {}}]}),
+]
+
+
+def test_each_option_of_a_model_that_changes_its_answers_counts():
+    connection: dict[str, Any] = {"api_key": "none", "base_url": "https://api.example"}
+    plain = [key([], model=cls("m", **connection)) for cls in dict.fromkeys(cls for cls, _ in OPTIONS)]
+    models = [cls("m", **connection, **options) for cls, options in OPTIONS]
+    assert len({*plain, *(key([], model=model) for model in models)}) == len(plain) + len(models)
+    assert [key([], model=cls("m", **connection, **options)) for cls, options in OPTIONS] == [
+        key([], model=model) for model in models
+    ]
+    described = [describe_request([], [], None, model) for model in models]
+    assert SECRET not in repr(described)
 
 
 def test_the_order_in_which_settings_were_given_does_not_count():

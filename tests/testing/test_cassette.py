@@ -60,20 +60,20 @@ async def test_a_model_called_by_hand_is_replayed_as_well(path: Path) -> None:
         assert texts == ["Hello.", "Hello again."]
 
 
-def openai_on_the_wire() -> tuple[ChatModelBase, Any]:
-    return wire_openai.model_of(wire_openai.says("Hello from the wire."))
+def openai_on_the_wire(key: str) -> tuple[ChatModelBase, Any]:
+    return wire_openai.model_of(wire_openai.says("Hello from the wire."), api_key=key)
 
 
-def anthropic_on_the_wire() -> tuple[ChatModelBase, Any]:
+def anthropic_on_the_wire(key: str) -> tuple[ChatModelBase, Any]:
     wire = wire_anthropic.Wire(wire_anthropic.text_events("Hello ", "from the wire."))
-    return wire_anthropic.model_on(wire), wire
+    return wire_anthropic.model_on(wire, api_key=key), wire
 
 
 @pytest.mark.parametrize("connect", [openai_on_the_wire, anthropic_on_the_wire])
-async def test_what_a_provider_sent_is_replayed_without_it(path: Path, connect: Any) -> None:
+async def test_what_a_provider_sent_is_replayed_without_it_and_its_key(path: Path, connect: Any) -> None:
     answers = []
-    for requests in (1, 0):
-        model, server = connect()
+    for requests, key in ((1, SECRET), (0, "none")):
+        model, server = connect(key)
         async with Agent("a", model=model) as agent:
             with cassette(path):
                 message = await agent.reply("Hello")
@@ -81,7 +81,7 @@ async def test_what_a_provider_sent_is_replayed_without_it(path: Path, connect: 
         answers.append((message.get_text_content(), message.usage))
     assert answers[0] == answers[1]
     assert answers[0][0] == "Hello from the wire."
-    assert "canary" not in path.read_text()  # the key
+    assert SECRET not in path.read_text()
 
 
 async def test_failures_are_recorded_by_their_type(path: Path) -> None:

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import pydantic
 
+from agentrt._runtime.representation import is_secret
 from agentrt.errors import ModelError, Rejected, Transient
 from agentrt.types import SignRequest
 
@@ -71,7 +72,8 @@ class Credentials:
         if function is not None:
             return self._identity_of(function)
         key = self._key.get_secret_value() if isinstance(self._key, pydantic.SecretStr) else ""
-        return sha256(key.encode()).hexdigest()[:16]
+        headers = sorted((name.lower(), value) for name, value in self.headers.items() if is_secret(name, value))
+        return sha256(f"{key}{headers or ''}".encode()).hexdigest()[:16]
 
     async def key_headers(self, call: object) -> dict[str, str]:
         """Return the header with the key for one call; raises `Rejected` when its function fails."""

@@ -97,7 +97,7 @@ class ChatModelBase:
     """The settings of its requests by the provider's names ("temperature", "max_tokens", ...); nothing secret."""
 
     known_by_settings: ClassVar[bool] = False
-    """Whether its answers depend only on its `settings`, so that a cache may share answers by equal settings.
+    """Whether its answers depend only on its `answer_settings`, so that a cache may share answers where they are equal.
 
     Subclasses do not inherit it, and the shipped models need not state it. Other models share no answers.
     """
@@ -184,6 +184,11 @@ class ChatModelBase:
                 f"{count_tokens!r:.100}: write count_tokens=lambda text: len(encoding.encode(text))"
             )
         self.text_length = None if count_tokens is None else CountedLength(count_tokens)
+
+    @property
+    def answer_settings(self) -> Mapping[str, Any]:
+        """All that its answer to a request depends on: `settings`, unless a subclass has more; nothing secret."""
+        return self.settings
 
     @property
     def max_output_tokens(self) -> int | None:

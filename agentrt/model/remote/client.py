@@ -2,9 +2,10 @@
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Unpack
+from functools import partial
+from typing import Any, ClassVar, Unpack
 
 from agentrt._runtime.block import JSONObject
 from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
@@ -12,11 +13,12 @@ from agentrt._runtime.model_interface.batch import BATCH_SECONDS, POLL_SECONDS, 
 from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt._runtime.model_interface.estimate import CountTokens
 from agentrt.errors import ConfigError, Refused, Rejected
+from agentrt.formatter import Formatter
 from agentrt.message import Msg
 from agentrt.model.catalog.lookup import known_capabilities
 from agentrt.model.catalog.prices import PublishedPrices
 from agentrt.model.remote.batches import BatchConnection, BatchEndpoint, read_requests
-from agentrt.model.remote.endpoint import RemoteEndpoint
+from agentrt.model.remote.endpoint import RemoteEndpoint, fingerprint
 from agentrt.model.remote.reader import AnswerReader
 from agentrt.model.remote.refused_parts import RefusedParts
 from agentrt.model.remote.schema.native import NativeReader, NativeRequest, StructuredMode, native_request
@@ -69,6 +71,7 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
 
     structured_output: StructuredMode
     """How structured output is requested."""
+    _server_tools: Sequence[JSONObject] = ()
     _refuses_schemas = False
     _batch_api: ClassVar[type[BatchEndpoint] | None] = None
     """The batch API of its provider; `None` if it has none."""
@@ -106,6 +109,17 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
         # They cost nothing until they are used.
         elif self.capabilities.prices is None:
             self.capabilities = replace(self.capabilities, prices=PublishedPrices(model, self.base_url))
+
+    @property
+    def answer_settings(self) -> Mapping[str, Any]:
+        others = {
+            **self._answer_fields,
+            "server_tools": fingerprint(self._server_tools),
+            "formatter": _name_of_custom(getattr(self, "_formatter", None)),
+            "structured_output": "" if self.structured_output == "auto" else self.structured_output,
+        }
+        # Without the usual values, so that a new option leaves the keys of earlier requests as they are.
+        return {**self.settings, **{name: value for name, value in others.items() if value}}
 
     def _forget_forms(self, capabilities: object) -> None:
         """Treat the inputs as unknown unless they were given: a custom formatter may support any."""
@@ -282,3 +296,11 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     async def _ask(self, body: JSONObject, reader: AnswerReader) -> ModelResult:
         stream = await self._open(body, reader, streams=self.stream)
         return stream if self.stream else await stream.read_whole()  # type: ignore[return-value]  # as good as a generator
+
+
+def _name_of_custom(formatter: Formatter | None) -> str:
+    """Return a name that a user's formatter has in each process; "" for one of ours."""
+    while isinstance(formatter, partial):
+        formatter = formatter.func
+    name = f"{getattr(formatter, '__module__', '')}.{getattr(formatter, '__qualname__', type(formatter).__qualname__)}"
+    return "" if formatter is None or name.startswith("agentrt.") else name

@@ -4,11 +4,12 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import ClassVar, NoReturn, Self
 
 from agentrt._runtime.block import JSONObject
 from agentrt._runtime.http import MAX_BYTES, CallTimer, Credentials, HTTPPeer, HTTPResponse, Timeouts
-from agentrt._runtime.representation import never_raises
+from agentrt._runtime.representation import is_secret, never_raises
 from agentrt.errors import Rejected, UsageError
 from agentrt.model.remote.provider_errors import ProviderErrors, json_or_text
 from agentrt.model.remote.reader import AnswerReader
@@ -21,7 +22,16 @@ from agentrt.model.remote.settings import (
 )
 from agentrt.model.remote.stream import AnswerStream
 
-__all__ = ["ANTHROPIC_API", "BEDROCK_API", "GEMINI_API", "OLLAMA_API", "OPENAI_API", "ProviderAPI", "RemoteEndpoint"]
+__all__ = [
+    "ANTHROPIC_API",
+    "BEDROCK_API",
+    "GEMINI_API",
+    "OLLAMA_API",
+    "OPENAI_API",
+    "ProviderAPI",
+    "RemoteEndpoint",
+    "fingerprint",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +119,12 @@ class RemoteEndpoint:
         key_variable = connection.get("key_variable", api.usual_key_variable())
         errors = ProviderErrors(model, self.base_url, key_variable)
         extra_headers = connection.get("extra_headers") or {}
+        public_headers = {name.lower(): value for name, value in extra_headers.items() if not is_secret(name, value)}
+        # What changes its answers besides the settings of a subclass; the account has the other headers.
+        self._answer_fields = {
+            "extra_body": fingerprint(self._extra_body),
+            "extra_headers": fingerprint(public_headers),
+        }
         replaced = {name.lower() for name in extra_headers}
         headers = {**api.headers, **api.environment_headers()}
         headers = {name: value for name, value in headers.items() if name.lower() not in replaced}
@@ -187,3 +203,8 @@ class RemoteEndpoint:
         except (TypeError, ValueError, RecursionError) as error:
             why = self._errors.describe(error)
         raise Rejected(f"a request to {self._errors.source} could not be sent ({why})")
+
+
+def fingerprint(value: object) -> str:
+    """Return text that equal values share, and that shows no secret in them; "" for an empty value."""
+    return sha256(ascii(value).encode()).hexdigest()[:16] if value else ""
