@@ -95,6 +95,7 @@ SHIPPED: dict[type[shipped.MiddlewareBase], Callable[[], shipped.MiddlewareBase]
     shipped.RefusalMiddleware: lambda: shipped.RefusalMiddleware(ScriptedChatModel(repeat("spare"), model="second")),
     shipped.ToolEmulatorMiddleware: lambda: shipped.ToolEmulatorMiddleware("rules", tools=["no_such_tool"]),
     shipped.ToolErrorMiddleware: lambda: shipped.ToolErrorMiddleware("*", "It failed."),
+    shipped.LayerTimes: shipped.LayerTimes,
     shipped.LoggingMiddleware: lambda: shipped.LoggingMiddleware(logging.getLogger("agentrt.tests"), content=True),
     shipped.ModelFallbackMiddleware: fallback,
     shipped.LongTermMemoryMiddleware: lambda: shipped.LongTermMemoryMiddleware(Notes(), owner="ann"),

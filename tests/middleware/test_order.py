@@ -43,7 +43,7 @@ ROWS = rows(
 # Those that wrap only the running of tools have a shorter order of their own.
 TOOL_ROWS = [*ROWS[:7], *rows("ToolError", "ToolRetry", "ToolEmulator")]
 OUTERMOST = {"AgentHooksMiddleware"}  # outside of all others, by its position
-ANYWHERE = {"HookMiddleware", "TimingMiddleware", "UsageMiddleware"}
+ANYWHERE = {"HookMiddleware", "LayerTimes", "TimingMiddleware", "UsageMiddleware"}
 
 
 def hooks_of(layer: MiddlewareBase) -> set[str]:
