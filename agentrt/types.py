@@ -374,7 +374,7 @@ class FlowLabel(Strict):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class ToolFlow(Strict):
-    """What a tool's output may be taken for, and what its arguments must be; see `InformationFlowMiddleware`.
+    """The trust in a tool's output, and the trust that its arguments need; see `InformationFlowMiddleware`.
 
     `trusted_output` says that outsiders cannot write the output, or names the fields of a JSON result that they cannot:
     `"items.id"`, where lists count for nothing and `*` stands for any characters. `trusted_input` names the arguments
@@ -564,9 +564,9 @@ class ReActConfig:
     `answer_within` seconds. A session has at most `max_background` background calls that are not over; beyond, one is
     denied.
 
-    `max_form_attempts` is for a reply with a `structured_schema`: after so many answers that do not fit, it ends. An
-    answer in words, without a tool call, is one of them; calls of other tools are not. `agent.reply()` then raises
-    `StructuredOutputError`, and with `raise_form_errors=False` returns the message with its `finished_reason`.
+    `max_form_attempts` is for a reply with a `structured_schema`: it ends after this number of answers that do not
+    fit. An answer in words, without a tool call, is one of them; calls of other tools are not. `agent.reply()` then
+    raises `StructuredOutputError`, and with `raise_form_errors=False` returns the message with its `finished_reason`.
 
     With `parallel_tool_calls=False` the calls of one answer run one after the other, whatever their tools say.
     """

@@ -100,7 +100,7 @@ class Record:
     """Base of dataclasses that are equal if their fields are, and whose `repr` is short.
 
     In it fields that have their defaults are left out, long texts are cut, and bytes are counted. Subclasses are
-    dataclasses with `repr=False, eq=False`, since making two methods for each of so many classes takes a quarter of the
+    dataclasses with `repr=False, eq=False`, since making two methods for each of these classes takes a quarter of the
     time of `import agentrt`; those here do the same.
     """
 

@@ -28,7 +28,7 @@ _VALUES_FOR: dict[HandlePlace | None, Replacement] = {
 
 
 class HeldValueMethods:
-    """What an agent can do with handles and the values that they stand for."""
+    """An agent's methods for handles and the values that they stand for."""
 
     state: AgentState
 

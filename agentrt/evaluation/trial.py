@@ -283,7 +283,7 @@ async def judge_trial(trial: Trial, evaluators: Mapping[str, Evaluator], timeout
 
 
 def check_steps(function: str, build: Any, timeout: Any) -> None:
-    """Refuse what cannot build an agent, and a time that is none."""
+    """Refuse a `build` that cannot build an agent, and a `timeout` that is not a time."""
     if not callable(build):
         raise ConfigError(f"{function}(build) must be an Agent, or a function of a case, not {build!r:.100}")
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 1e6:

@@ -136,7 +136,7 @@ class AnthropicChatModel(RemoteChatModel):
     def _body(
         self, messages: Sequence[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> JSONObject:
-        # On Vertex AI the model is a part of the path, and the version is none of a header.
+        # On Vertex AI the model is a part of the path, and the version one of the body.
         head = {"anthropic_version": _VERTEX_VERSION} if self._is_on_vertex else {"model": self.model}
         body = {**head, "stream": self.stream, **self.settings, **self._formatter(messages)}
         body |= self._tool_fields(tools, tool_choice, body["messages"])

@@ -13,7 +13,7 @@ from agentrt.message import Msg
 __all__ = ["EventLog", "ReplyLog", "resumed_event"]
 
 _MAX_REPLY_EVENTS = 4_000
-"""So many events of one reply are kept; those before them are kept as the message that they build."""
+"""How many events of one reply are kept; those before them are kept as the message that they build."""
 _MAX_CLOSED_EVENTS = 100_000
 _MAX_CLOSED_REPLIES = 1_000
 _seq_of = attrgetter("seq")

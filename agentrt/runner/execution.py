@@ -283,7 +283,7 @@ class Execution:
         # before this one, if that should still be there: whatever it saves from now on is a conflict.
         is_new = not agent.state.revision
         await agent.save()
-        if is_new:  # a task, whose request could make its session anew: the call would run twice
+        if is_new:  # a task, whose request could make its session again: the call would run twice
             await self._note_saved()
         try:
             await self._read(agent, agent.reply_stream(None), context.reply_id)
@@ -416,7 +416,7 @@ def _count_deaths(context: ReplyContext, deaths: int) -> None:
     """
     inner = [call.result for call in context.inner.values() if call.is_call and call.result is not None]
     results = [*context.message.get_content_blocks("tool_result"), *inner]
-    # A call that has killed its process has the result "unknown", or has only begun one: neither is progress.
+    # A call that has killed its process has the result "unknown", or one that is still running: neither is progress.
     known = sum(result.state not in (ToolResultState.UNKNOWN, ToolResultState.RUNNING) for result in results)
     if known != context.known_results:  # fewer where a call has its result, and drops those of the calls that it made
         context.takeovers, context.known_results = 0, known

@@ -85,7 +85,7 @@ class ReplyQueue(Protocol):
         ...
 
     async def note_saved(self, claimed: ClaimedRequest) -> None:
-        """Note that the session of the request was saved: it is not made anew where it is deleted from now on."""
+        """Note that the session of the request was saved: it is not created again if it is deleted from now on."""
         ...
 
     async def finish(self, claimed: ClaimedRequest, result: Result) -> None:

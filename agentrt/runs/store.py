@@ -194,7 +194,7 @@ class RunStore:
             raise UsageError(f"list(cursor=...) must be the cursor of the page before, or None, not {cursor!r:.100}")
         # The number of the last run of the page before, so that new runs shift nothing.
         before = None if cursor is None else int(cursor)
-        # A store knows nothing of tools and layers, so many of its runs are searched here, by the page.
+        # A store knows nothing of tools and layers, and a page may need the search of many runs.
         is_searched = (agent, tool, layer) != (None, None, None)
         size = _MAX_LISTED_RUNS if is_searched else limit
         query = RunQuery(session_id, dict(labels or {}), status, text, since, size, before)

@@ -99,7 +99,7 @@ class ToolBase:
     """Whether the user must agree to each call."""
 
     flow: ToolFlow | None = None
-    """What its output may be taken for and what its arguments must be, for `InformationFlowMiddleware`.
+    """The trust in its output and the trust that its arguments need, for `InformationFlowMiddleware`.
 
     `None` is a tool that declares nothing: its output is untrusted, and so may be its arguments.
     """

@@ -99,7 +99,7 @@ class ChildDescription(TypedDict):
 
 
 class ToolDescriptions(NamedTuple):
-    """What `explain` shows of tools.
+    """The tools that `explain` shows.
 
     Those of middlewares, by their `id()`; toolsets; agents that are tools; tools that others call; tools whose calls
     are let go.

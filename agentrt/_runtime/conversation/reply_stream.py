@@ -110,7 +110,7 @@ class ReplyStream(CoroutineReader[_Item], Generic[_Item, _Output]):
     def partial(self) -> "PartialStream[_Output]":
         """Return the structured output as the model writes it: `async for answer in stream.partial()`.
 
-        Each is a valid instance of the type that was asked for: the first comes when all required fields have begun.
+        Each is a valid instance of the type that was asked for: the first comes when all required fields have started.
         Its last `str`, number or list may still grow, and it replaces the one before it. If the model starts again,
         because an attempt was given up or an answer did not fit, so do the partial answers. The last one is
         `stream.message.structured_output`; there is none if the reply ends without an answer. For a JSON schema they

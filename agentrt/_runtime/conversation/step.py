@@ -13,7 +13,7 @@ A reply is a sequence of rounds. A round asks the model once, and then runs the 
     finished calls and a tool's own answer    act on nothing more, which tells that answer, and then finish
     the finished call of a task               the same: its result is the answer
 
-A call may go ahead when it was decided on, and otherwise when no call waits. One that has begun and waits for answers
+A call may go ahead when it was decided on, and otherwise when no call waits. A started one that waits for answers
 to its own questions (`waits_for="inner"`) waits like any other, and goes ahead when one of them is there. A tool's own
 final answer finishes the reply as soon as all calls of its round have results. A reply whose answer must have a form is
 complete when that is there, and never by text; it ends when too many answers did not fit, and it gets a few more

@@ -110,7 +110,7 @@ def ask_through_layers(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> 
 async def reason(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> Msg | None:
     """The core of on_reasoning: asks the model and tells its answer; returns a message if that calls no tools.
 
-    Without layers, which alone would see that message, there is none.
+    Without layers there is no such message, since only they would see it.
     """
     conversation = agent.live_conversation
     run = conversation.run

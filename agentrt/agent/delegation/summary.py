@@ -60,7 +60,7 @@ class ContextBundle:
 
 
 class DelegationContext(TypedDict):
-    """What a sub-agent learns of its supervisor's conversation; it is JSON.
+    """The part of its supervisor's conversation that a sub-agent gets, as JSON.
 
     There are at most four `recent_events` of at most 200 characters each.
     """

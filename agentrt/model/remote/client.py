@@ -43,7 +43,7 @@ class ModelOptions(ConnectionOptions, total=False):
     """The longest request and answer together, in tokens. Left out, it is that of the `capabilities`."""
 
     capabilities: ModelCapabilities | Collection[str] | None
-    """What the model can do, also in words such as {"tools", "image"}, if what is known of it is wrong or missing."""
+    """The capabilities of the model, if the known ones are wrong or missing; also words, as in {"tools", "image"}."""
 
     count_tokens: CountTokens | None
     """A plain function that counts the tokens of a str, instead of the estimate."""

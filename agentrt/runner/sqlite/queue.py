@@ -148,7 +148,7 @@ _TICK = "INSERT INTO runner_ticks VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET
 _LAST_TICK = "SELECT ticked_at FROM runner_ticks WHERE name = ?"
 
 _REMEMBERED = 7 * 24 * 3600 * 10**9
-"""So many nanoseconds a reply id is known after its reply was over."""
+"""For how many nanoseconds a reply id is known after its reply has ended."""
 _PACE_TIME = 60 * 10**9
 
 

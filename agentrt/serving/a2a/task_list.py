@@ -20,7 +20,7 @@ __all__ = ["list_tasks"]
 _MAX_TASKS = 100
 _DEFAULT_PAGE = 50
 _MAX_CONTEXTS = 1_000
-"""So many sessions are read for a list; with more of them, the client has to name one."""
+"""How many sessions are read for a list; with more of them, the client has to name one."""
 _STATE_WORDS = "SUBMITTED WORKING COMPLETED FAILED CANCELED INPUT_REQUIRED REJECTED AUTH_REQUIRED UNSPECIFIED"
 _STATES = [f"TASK_STATE_{word}" for word in _STATE_WORDS.split()]
 

@@ -1,4 +1,4 @@
-"""What a user sends from an editor, as a message."""
+"""The prompt of an editor's user, as a message."""
 
 from collections.abc import Sequence
 from html import escape

@@ -82,7 +82,7 @@ _CALL_STATES: Mapping[ToolResultState, Any] = {
 
 @dataclass(slots=True)
 class _EditorCall:
-    """What the editor was told of a call."""
+    """The state of a call as the editor knows it."""
 
     name: str
     input: str = ""

@@ -147,5 +147,5 @@ class ClientWorkspace(LocalWorkspace):
         except ConnectionError:
             reason = "has left"
         except ValueError:  # of the SDK, for what the protocol does not have
-            reason = "gave an answer that is none"
+            reason = "gave an invalid answer"
         raise WorkspaceError(f"{failure} in {self.location!r}: the editor {reason}")

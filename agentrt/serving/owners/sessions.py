@@ -50,7 +50,7 @@ __all__ = [
 _MAX_STORED_ID = 500  # characters
 _SECONDS_TO_FORGET = 30.0
 _MAX_LOOKED_AT = 100
-"""So many sessions in progress are looked at for a reply that the queue does not know."""
+"""How many sessions in progress are searched for a reply that the queue does not know."""
 _SESSION_FIELDS: dict[type, str] = {
     **dict.fromkeys((ReplyStartEvent, ReplyResumedEvent, ReplyEndEvent), "session_id"),
     **dict.fromkeys((UserConfirmResultEvent, ExternalExecutionResultEvent, UserInterruptEvent), "session_id"),

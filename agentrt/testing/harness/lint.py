@@ -35,7 +35,7 @@ _NAMES_OF_PARTS = {"tools": "tools", "system": "system prompt", "history": "hist
 
 
 class _Requests:
-    """What has passed a `Lint` in one conversation.
+    """The values that have passed a `Lint` in one conversation.
 
     `latest` is the last request of each stage and purpose; `pairs` has the last of each kind, after what the next outer
     `Lint` had seen then.

@@ -67,9 +67,9 @@ class BudgetMiddleware(MiddlewareBase):
     wraps: ClassVar = {
         "RedactionMiddleware": "what a budget tells the model is redacted like all that is sent",
         "CacheMiddleware": "a used-up budget answers nothing, and a known answer costs nothing",
-        **dict.fromkeys(ATTEMPT_LAYERS, "a call that has begun may be tried again"),
+        **dict.fromkeys(ATTEMPT_LAYERS, "a started call may be tried again"),
         "ToolErrorMiddleware": "a call that is not run has not failed",
-        "ToolRetryMiddleware": "a call that has begun may be run again, and counts once",
+        "ToolRetryMiddleware": "a started call may be run again, and counts once",
         "ToolEmulatorMiddleware": "a made-up result counts like any other",
     }
 

@@ -58,9 +58,9 @@ class ToolSelectorMiddleware(MiddlewareBase):
     replaced by "bm25", and the log says so. Tools in `always`, those that the conversation has called, and those that a
     tool choice names are offered in any case.
 
-    The list stays as it is for the whole conversation, since providers cache a request from its tools on; it is made
-    anew when the conversation has been shortened. The other tools are reached through two tools that this brings to the
-    agent: `find_tools` answers with their schemas, and `call_tool` calls one. Such a call becomes that of the tool
+    The list stays as it is for the whole conversation, since providers cache a request from its tools on; it is
+    chosen again when the conversation has been shortened. The other tools are reached through two tools that this adds:
+    `find_tools` answers with their schemas, and `call_tool` calls one. Such a call becomes that of the tool
     itself as soon as the model has written it: permissions, other middlewares, events and the history see
     `refund`, and only the model `call_tool`. With `native`, a model with `supports_deferred_tools`, as those of
     Anthropic and OpenAI's Responses API have, gets all tools and looks for the others by its provider's own means.
@@ -198,7 +198,7 @@ class ToolSelectorMiddleware(MiddlewareBase):
         """
         agent = context.agent
         if not isinstance(agent, Agent):
-            raise ToolError(f"{_FIND} finds tools of a conversation, and here is none")
+            raise ToolError(f"{_FIND} finds tools of a conversation, and this agent has none")
         data = agent.state_of(self)
         offered, is_chosen = _names_offered(data), "offered" in data  # perhaps none of them
         schemas = agent.run.toolkit.get_json_schemas(agent.state.active_groups)

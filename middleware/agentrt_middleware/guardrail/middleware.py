@@ -56,11 +56,12 @@ class GuardrailMiddleware(MiddlewareBase):
     reason to stop, or `Replace(text)`. The value is a `str`, and a `GuardedCall` for `tool_call`. With `parallel`, the
     guards of `input` judge while the model is asked already; nothing of its answer leaves before they are done.
 
-    An answer is held until the guards of `output` have judged it. With `window`, they judge each so many characters of
-    it while it comes, with half as many before them. What has left when one objects is withdrawn, and none may replace.
+    An answer is held until the guards of `output` have judged it. With `window`, they judge it while it comes, in
+    pieces of that many characters, with half as many before each. What has left when one objects is withdrawn, and none
+    may replace.
 
     `on_trip` says what a reason leads to: "answer" ends the reply with `message`, "raise" raises `GuardrailTripped`,
-    and "again" has the model see the reason and answer anew, up to `attempts` times. A call that trips is denied
+    and "again" has the model see the reason and answer once more, up to `attempts` times. A call that trips is denied
     in any case. A guard that raises, answers nonsense or takes longer than `timeout` seconds has tripped, unless
     `on_error` is "open". Beside a request these are counted from its end, since a judge may have to wait for its turn.
     """

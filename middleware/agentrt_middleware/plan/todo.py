@@ -45,7 +45,7 @@ class _TodosToHint(DefaultPlanToHint):
     )
     todos: ClassVar[str] = (
         "The current todos, each with its id:\n```\n{plan}\n```\n"
-        "Whenever one is begun or done, call 'write_todos' with the whole list, in which nothing unfinished is missing."
+        "When one is started or done, call 'write_todos' with the whole list, in which nothing unfinished is missing."
     )
 
     def _describe(self, plan: Plan) -> str:

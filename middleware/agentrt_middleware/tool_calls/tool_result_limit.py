@@ -124,7 +124,7 @@ class ToolResultLimitMiddleware(MiddlewareBase):
         """
         agent = context.agent
         if not isinstance(agent, AgentBase):
-            raise ToolError(f"{_TOOL} reads results of a conversation, and here is none")
+            raise ToolError(f"{_TOOL} reads results of a conversation, and this agent has none")
         data = agent.state_of(self)
         text = None
         if self.workspace is None:

@@ -47,10 +47,7 @@ _FAILURES_OF_SDK = {
 
 
 class _StoredLogin(OAuthClientProvider):
-    """What both kinds of logins keep: the tokens of an owner, and the metadata of the server that gave them.
-
-    It is the storage of the SDK's flow.
-    """
+    """The storage of the SDK's flow: the tokens of an owner, and the metadata of the server that gave them."""
 
     oauth: OAuth
     owner: str
