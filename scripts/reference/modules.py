@@ -147,7 +147,7 @@ def _docstrings_of_values() -> dict[str, str]:
         for node, following in pairwise(ast.parse(path.read_text(encoding="utf-8")).body):
             if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(following, ast.Expr):
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-                if isinstance(following.value, ast.Constant):
+                if isinstance(following.value, ast.Constant) and isinstance(following.value.value, str):
                     docstrings[ast.unparse(target)] = following.value.value
     return docstrings
 
