@@ -33,7 +33,8 @@ _MAX_KNOWN = 20_000  # remembered hashes and objects of a session; forgotten one
 _NAMES = frozenset(
     (
         "type", "id", "name", "role", "state", "reply_id", "block_id", "tool_call_id", "tool_call_name", "model_name",
-        "finished_reason", "child_reply_id", "child_session_id", "session_id", "media_type", "behavior", "mode",
+        "finished_reason", "child_reply_id", "child_session_id", "session_id", "task_id", "media_type", "behavior",
+        "mode",
     )
 )  # fmt: skip
 _FREE = frozenset(("value", "metadata", "output", "input", "arguments", "middleware_data", "function"))

@@ -12,6 +12,7 @@ from agentrt import __version__
 from agentrt.event import (
     AgentEvent,
     SubagentStartEvent,
+    TaskStartedEvent,
     TextBlockDeltaEvent,
     ThinkingBlockDeltaEvent,
     ToolCallDeltaEvent,
@@ -126,6 +127,8 @@ class RunLog:
         self.parent = parent
         # The ids remain when the parent's record is finished.
         self.parent_key = None if parent is None else (parent.session_id, parent.reply_id)
+        self.is_task = False  # whether it is that of a background call
+        self.call: str | None = None
         # All runs below one session share its contents, which are deleted with it.
         self.root: str = session_id if parent is None else parent.root
         self.labels: dict[str, str] = dict(agent.state.labels)
@@ -147,6 +150,12 @@ class RunLog:
         self.last: Any = None  # the end, once that is known
         self.tries = 0
         self._reset()
+        task = agent.state.task
+        # A fork of its session has the task as well. An older state does not know the reply.
+        if task is not None and (task.session_id, task.id) == (session_id, reply_id) and task.parent_reply:
+            # The log of that reply may be in another process, so this run does not count in its totals.
+            self.parent_key, self.root = (task.parent, task.parent_reply), task.parent
+            self.is_task, self.title, self.call = True, task.tool, task.call_id
 
     @classmethod
     def of_row(cls, row: RunRow, other: "RunLog") -> "RunLog":
@@ -158,6 +167,7 @@ class RunLog:
         log.resume_from(row)
         log.labels, log.agent_name = dict(row.labels), from_json(row.about)["agent"]
         log.parent_key, log.parent = row.parent, None
+        log.is_task = from_json(row.about).get("is_task", False)
         return log
 
     def _reset(self) -> None:
@@ -169,8 +179,8 @@ class RunLog:
         self.size = 0
         self.usage, self.calls, self.cost = ChatUsage(), 0, 0.0
         self.is_cost_known = True
-        self.call: str | None = None
         self.tools: dict[str, None] = {}
+        self.tasks: dict[tuple[str, str], None] = {}  # the runs of calls that were let go
         self.layers: dict[str, None] = {}  # that changed something
         self.title = ""
         self.status = "running"
@@ -201,6 +211,7 @@ class RunLog:
         self.is_cost_known, self.cost = about["cost"] is not None, about["cost"] or 0.0
         self.tools, self.call = dict.fromkeys(about["tools"]), about["call"]
         self.layers = dict.fromkeys(about.get("layers", ()))
+        self.tasks = dict.fromkeys(map(tuple, about.get("tasks", ())))
 
     def begin(self, now: int, previous: RunRow | None, batch: BatchContext) -> None:
         """Write the first line, with the initial values."""
@@ -268,6 +279,8 @@ class RunLog:
             # The child's record may have started already; its row gets the call with the next batch.
             started: Any = event
             batch.calls[started.child_session_id, started.child_reply_id] = started.tool_call_id
+        elif isinstance(event, TaskStartedEvent):
+            self.tasks[event.session_id, event.task_id] = None
         self._add_event(now, event, b"")
 
     def step(self, now: int, step: StepState, batch: BatchContext) -> None:
@@ -383,6 +396,8 @@ class RunLog:
             "layers": list(self.layers),
             "size": self.size,
             "call": self.call,
+            "is_task": self.is_task,
+            "tasks": list(self.tasks),
         }
         return RunRow(
             self.session_id,

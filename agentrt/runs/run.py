@@ -35,7 +35,7 @@ _ForkingAgentT = TypeVar("_ForkingAgentT", bound=Agent)
 
 
 class Run:
-    """A recorded reply, with the replies of its sub-agents.
+    """A recorded reply, with the replies of its sub-agents, and those of its background calls as `tasks`.
 
     `usage`, `cost` and `calls` are totals of the whole tree; `cost` is `None` if a price is unknown. Everything else is
     of this reply alone. `changed_by` names the layers that changed something. `lines` are dicts with `n`, `t` in
@@ -43,7 +43,7 @@ class Run:
     """
 
     def __init__(
-        self, row: RunRow, lines: Sequence[bytes], contents: Mapping[str, bytes], children: "Sequence[Run]" = ()
+        self, row: RunRow, lines: Sequence[bytes], contents: Mapping[str, bytes], below: "Sequence[Run]" = ()
     ) -> None:
         about = from_json(row.about)
         self.session_id: str = row.session_id
@@ -53,7 +53,9 @@ class Run:
         self.labels: dict[str, str] = dict(row.labels)
         self.status: str = row.status
         self.parent: tuple[str, str, str | None] | None = None if row.parent is None else (*row.parent, about["call"])
-        self.children: list[Run] = list(children)
+        self.is_task: bool = about.get("is_task", False)
+        self.children: list[Run] = [run for run in below if not run.is_task]
+        self.tasks: list[Run] = [run for run in below if run.is_task]
         self.begun_at: int = row.begun_at
         self.ended_at: int | None = row.ended_at
         self.usage: ChatUsage = ChatUsage(**about["usage"])

@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from agentrt._runtime.representation import never_raises
 from agentrt.errors import SessionIOError, StateError, UsageError
 from agentrt.runs.contents import dump_json
-from agentrt.runs.log import encode_line
+from agentrt.runs.log import encode_line, usage_json
 from agentrt.runs.run import Run
 from agentrt.runs.verification import Verification, verify_session
 from agentrt.runs.writer import RunWriter
@@ -36,7 +36,8 @@ class RunInfo:
 
     `usage`, `cost` and `calls` are totals of the whole tree, `tools` are the names of the tools that the model called,
     and `changed_by` those of the layers that changed something. Times are in nanoseconds since the epoch, `size` is in
-    bytes. `parent` has the ids of the session, the reply and the tool call that started it.
+    bytes. `parent` has the ids of the session, the reply and the tool call that started it; `is_task` says that this
+    was a background call.
     """
 
     session_id: str
@@ -55,6 +56,7 @@ class RunInfo:
     lines: int
     size: int
     parent: tuple[str, str, str | None] | None = None
+    is_task: bool = False
 
     @classmethod
     def of_row(cls, row: RunRow) -> "RunInfo":
@@ -77,6 +79,7 @@ class RunInfo:
             row.lines,
             about["size"],
             None if row.parent is None else (*row.parent, about["call"]),
+            about.get("is_task", False),
         )
 
 
@@ -131,7 +134,7 @@ class RunStore:
         return await self.writer.flush()
 
     async def load(self, session_id: str, reply_id: str | None = None) -> Run:
-        """Return a run, or the newest one of the session, with the runs of its sub-agents.
+        """Return a run, or the newest one of the session, with the runs of its sub-agents and background calls.
 
         Raises `UsageError` for an unknown run, and `RunCorrupt` if it cannot be read.
         """
@@ -151,7 +154,7 @@ class RunStore:
         """Return the facts about a run, `None` for an unknown one."""
         check_session_id(session_id)
         await self.flush()
-        row = await self._ask("read", partial(self._rows.find, session_id, reply_id))
+        row = await self._ask("read", partial(self._find, session_id, reply_id))
         return None if row is None or row.is_deleted else RunInfo.of_row(row)
 
     async def lines(self, session_id: str, reply_id: str, after: int = 0) -> Sequence[JSONObject]:
@@ -201,7 +204,7 @@ class RunStore:
         await self.flush()
         found: list[RunInfo] = []
         for _ in range(_MAX_SEARCHED_PAGES):
-            rows = await self._ask("list", partial(self._rows.page, query))
+            rows = await self._ask("list", partial(self._page, query))
             for row in rows[:size]:
                 info = RunInfo.of_row(row)
                 if agent in (None, info.agent) and _has(info.tools, tool) and _has(info.changed_by, layer):
@@ -215,7 +218,7 @@ class RunStore:
         return RunPage(found, str(query.before))
 
     async def delete(self, session_id: str, reply_id: str | None = None) -> int:
-        """Delete a run and those of its sub-agents, or all of a session; returns the number of deleted runs.
+        """Delete a run and those below it, or all of a session; returns the number of deleted runs.
 
         The ids, times, count and hash of a run remain, so that the chain of the session stays complete.
         """
@@ -266,6 +269,28 @@ class RunStore:
         self._rows.write([RunWrite(replace(row, lines=count, hash=digest, about=dump_json(about)), lines, {})])
         return True
 
+    def _find(self, session_id: str, reply_id: str) -> RunRow | None:
+        row = self._rows.find(session_id, reply_id)
+        return None if row is None else self._add_tasks(row)
+
+    def _page(self, query: RunQuery) -> Sequence[RunRow]:
+        return list(map(self._add_tasks, self._rows.page(query)))
+
+    def _add_tasks(self, row: RunRow) -> RunRow:
+        """Return the row with the totals of its background calls added, which other processes may record."""
+        about = from_json(row.about)
+        tasks = [self._rows.find(*key) for key in about.get("tasks", ())]
+        if not tasks:
+            return row
+        for task in tasks:
+            if task is not None and not task.is_deleted:
+                part = from_json(task.about)
+                about["usage"] = usage_json(ChatUsage(**about["usage"]) + ChatUsage(**part["usage"]))
+                about["calls"] += part["calls"]
+                is_known = None not in (about["cost"], part["cost"])
+                about["cost"] = about["cost"] + part["cost"] if is_known else None
+        return replace(row, about=dump_json(about))
+
     def _read(self, session_id: str, reply_id: str | None) -> Run | None:
         if reply_id is None:
             rows = [row for row in self._rows.of_session(session_id) if not row.is_deleted]
@@ -280,10 +305,8 @@ class RunStore:
         # Only the contents that its lines name, since a session may have many.
         lines = self._rows.lines(*row.key)
         contents = self._rows.contents(row.root, self._rows.named_in(row.root, lines))
-        children = [
-            self._read_tree(child, family) for child in family if child.parent == row.key and not child.is_deleted
-        ]
-        return Run(row, lines, contents, children)
+        below = [self._read_tree(child, family) for child in family if child.parent == row.key and not child.is_deleted]
+        return Run(self._add_tasks(row), lines, contents, below)
 
     async def _ask(self, action: str, ask: Callable[[], _RunResult]) -> _RunResult:
         def ask_locked() -> _RunResult:

@@ -160,7 +160,7 @@ class HiddenCall(Strict):
 
 @dataclass(slots=True, repr=False, eq=False)
 class TaskRecord(Strict):
-    """A background call that was let go: its id, its tool, the id of the call, and the session that has made it.
+    """A background call that was let go: its id, its tool, the id of the call, and the session and reply it came from.
 
     The id is that of the reply which makes the call, in a session of its own.
     """
@@ -169,6 +169,7 @@ class TaskRecord(Strict):
     tool: str
     call_id: str
     parent: str
+    parent_reply: str = ""  # in older states
 
     @property
     def session_id(self) -> str:

@@ -64,12 +64,13 @@ async def _act_on_runs(options: argparse.Namespace) -> int:
 
 
 def _show_run(run: Run, depth: int) -> None:
-    """Print a run: requests with the changes of layers, and the runs of sub-agents, indented."""
+    """Print a run: requests with the changes of layers, and the runs below it, indented."""
     indent = "  " * depth
     cost = "unknown cost" if run.cost is None else f"cost {run.cost:.4f}"
     seconds = "" if run.seconds is None else f", {run.seconds:.2f} s"
     tokens = f"{run.usage.input_tokens} + {run.usage.output_tokens} tokens"
-    print_out(f"{indent}{run.agent}: {run.status}, {run.calls} calls, {tokens}, {cost}{seconds}")
+    name = f"background call of {run.title}" if run.is_task else run.agent
+    print_out(f"{indent}{name}: {run.status}, {run.calls} calls, {tokens}, {cost}{seconds}")
     if not run.has_content:
         print_out(f"{indent}  recorded without content")
         return
@@ -81,19 +82,19 @@ def _show_run(run: Run, depth: int) -> None:
         print_out(f"{indent}  [request] {request.model}{purpose}, {len(request.messages)} messages{outcome}")
         for change in request.changes:
             print_out(f"{indent}    [changed] {change.where} by {change.layer}")
-    for child in run.children:
-        _show_run(child, depth + 1)
+    for below in [*run.children, *run.tasks]:
+        _show_run(below, depth + 1)
     if run.message is not None:
         print_out(f"{indent}  {run.message.name}: {run.message.get_text_content() or ''}")
 
 
 async def _export_lines(runs: RunStore, run: Run) -> None:
-    """Write the lines of a run and of its sub-agents as they are stored, so that their hashes can be checked."""
+    """Write the lines of a run and of those below it as they are stored, so that their hashes can be checked."""
     for line in await runs.raw_lines(run.session_id, run.reply_id):
         sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
-    for child in run.children:
-        await _export_lines(runs, child)
+    for below in [*run.children, *run.tasks]:
+        await _export_lines(runs, below)
 
 
 async def _verify_runs(options: argparse.Namespace, key: bytes | None) -> int:

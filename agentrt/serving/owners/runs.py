@@ -35,7 +35,7 @@ async def _is_owned(sessions: OwnerSessions, runs: RunStore, info: RunInfo) -> b
     for _ in range(_MAX_NESTED_RUNS):
         if outer is None:
             return False
-        if outer.parent is None:
+        if outer.parent is None or outer.is_task:
             return sessions.owns(outer.labels)
         # The conversation of a sub-agent has no labels of its own.
         outer = await runs.describe(outer.parent[0], outer.parent[1])

@@ -123,12 +123,14 @@ class RunRoutes:
     async def _delete(self, request: Request, sessions: OwnerSessions) -> Response:
         runs, info = await _find(request, sessions)
         if info.parent is not None:
-            raise ApiError(409, "nested", "a run of a sub-agent is deleted with the run around it")
-        if info.status == "running":
-            session = await sessions.find(sessions.owner.public_id(info.session_id))
-            # Without a running session, the process of the run has died.
-            if session is not None and session.status == "running":
-                raise ApiError(409, "running", "a reply of this session is in progress: interrupt it first")
+            raise ApiError(409, "nested", "a run of a sub-agent or background call is deleted with the run around it")
+        recorded = await _load(runs, info)
+        for run in [recorded, *recorded.tasks]:
+            if run.status == "running":
+                session = await sessions.find(sessions.owner.public_id(run.session_id))
+                # Without a running session, the process of the run has died.
+                if session is not None and session.status == "running":
+                    raise ApiError(409, "running", "a reply or background call is in progress: interrupt it first")
         await runs.delete(info.session_id, info.reply_id)
         return Response(status_code=204)
 
@@ -144,7 +146,7 @@ class RunRoutes:
             raise ApiError(409, "exists", "a session with this id already exists")
         run = await _load(runs, info)
         try:
-            if info.parent is not None:  # alone, its agent would lack the layers that it inherits
+            if info.parent is not None and not info.is_task:  # alone, its agent would lack the inherited layers
                 raise UsageError("a run of a sub-agent")
             fork = run.fork(agent, at, session_id=session_id, effects=body.get("effects", "ask"))
         except UsageError:
@@ -167,7 +169,7 @@ class RunRoutes:
         # "ask" would call a model, which only a fork may do.
         if after not in ("stop", "keep"):
             raise ApiError(400, "invalid_body", "'after' must be 'stop' or 'keep'")
-        if info.parent is not None:
+        if info.parent is not None and not info.is_task:
             raise ApiError(409, "replay", "a run of a sub-agent is replayed with the run around it")
         sessions.take_place("streams")
 

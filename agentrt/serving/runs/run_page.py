@@ -28,6 +28,7 @@ def describe_run(run: Run | RunInfo) -> dict[str, Any]:
         "session_id": run.session_id,
         "reply_id": run.reply_id,
         "parent": run.parent,
+        "is_task": run.is_task,
         "title": run.title,
         "agent": run.agent,
         "labels": run.labels,
@@ -143,6 +144,7 @@ class _RunPage:
             "events": [self._place(line) | {"event": line["event"]} for line in events],
             "gaps": [self._place(line) | _some_of(line, "reason", "count") for line in self._lines("gap")],
             "children": [_RunPage(child, self._contents).describe() for child in run.children],
+            "tasks": list(map(describe_run, run.tasks)),
         }
 
     def _requests(self) -> list[dict[str, Any]]:

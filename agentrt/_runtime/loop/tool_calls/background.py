@@ -63,7 +63,7 @@ async def let_go(agent: ReplyingAgent, run: ReplyRun, call: ToolCallBlock, host:
             f"{limit}) allows no more. Wait for their results.",
             ToolResultState.DENIED,
         )
-    task = TaskRecord(task_id, call.name, call.id, state.session_id)
+    task = TaskRecord(task_id, call.name, call.id, state.session_id, run.id)
     # An interrupt comes before or after, so that nothing is noted that nobody runs.
     with anyio.CancelScope(shield=True):
         if not is_noted:
