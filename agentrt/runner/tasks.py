@@ -27,11 +27,15 @@ from agentrt.runner.queue import QueueRoom, ReplyQueue, Result
 from agentrt.runner.requests import Request, make_request, owner_of
 from agentrt.state import AgentState, SessionInfo, SessionStore, TaskRecord
 from agentrt.state.store import find_session
+from agentrt.types import FinishedReason
 
-__all__ = ["UNLIMITED", "SessionTasks", "TaskInfo", "TaskStanding", "Tasks", "is_task_id", "make_wake"]
+__all__ = ["UNLIMITED", "SessionTasks", "TaskInfo", "TaskOutcome", "TaskStanding", "Tasks", "is_task_id", "make_wake"]
 
 TaskStanding = Literal["running", "waiting", "over"]
 """How a task stands: it runs or is queued, it waits for an answer, or its result is on its way or has come."""
+
+TaskOutcome = ToolResultState | Literal["given_up", "none"]
+"""How a task ended: the state of its result, "given_up" if it killed too many workers, or "none" without a result."""
 
 UNLIMITED = QueueRoom(maxsize, maxsize)
 """The room for what must not be refused."""
@@ -55,6 +59,7 @@ class TaskInfo:
     """A background call of a session: its tool, how it stands, and the session and reply that make it.
 
     `question` is the event that asks, of one that waits: `Runner.answer` takes the answer to it in either session.
+    `outcome` says how one ended that is over.
     """
 
     id: str
@@ -63,6 +68,7 @@ class TaskInfo:
     session_id: str
     reply_id: str
     question: QuestionEvent | None = None
+    outcome: TaskOutcome | None = None
 
 
 def is_task_id(reply_id: object) -> bool:
@@ -75,18 +81,16 @@ def make_wake(task: TaskRecord, state: AgentState, result: Result) -> Request:
 
     It states the outcome of the task, even if its reply has said nothing.
     """
+    reason, error = _end_in(state, task) or (result.reason, result.error)
     message = find_reply(state, task.id)
-    last = state.last_reply if state.last_reply is not None and state.last_reply.reply_id == task.id else None
-    reason, error = (result.reason, result.error) if last is None else (last.finished_reason, last.error)
     block = None if message is None else _result_in(message, task)
-    if reason == "failed":
+    outcome = _outcome_of(block, reason)
+    if outcome == "given_up":
         how = f"was given up: {error}"
-    elif block is not None:
-        how = _HOW[block.state]
-    elif reason == "interrupted":
-        how = _HOW[ToolResultState.INTERRUPTED]
-    else:
+    elif outcome == "none":
         how = f"ended without a result ({reason or 'its session was deleted, or has expired'})"
+    else:
+        how = _HOW[outcome]
     output = [] if block is None else block.blocks
     content: list[Any] = [part for part in output if not isinstance(part, TextBlock) or part.text.strip()]
     end = ". Its result follows." if content else "."
@@ -104,9 +108,22 @@ def make_wake(task: TaskRecord, state: AgentState, result: Result) -> Request:
     return make_request(task.parent, task.wake_id, [wake], None, owner=owner_of(state.labels))
 
 
+def _end_in(state: AgentState, task: TaskRecord) -> tuple[FinishedReason | None, str | None] | None:
+    last = state.last_reply
+    return (last.finished_reason, last.error) if last is not None and last.reply_id == task.id else None
+
+
 def _result_in(message: Msg, task: TaskRecord) -> ToolResultBlock | None:
     results = message.get_content_blocks("tool_result")
     return next((block for block in results if block.id == task.call_id), None)
+
+
+def _outcome_of(result: ToolResultBlock | None, reason: FinishedReason | None) -> TaskOutcome:
+    if reason == "failed":
+        return "given_up"
+    if result is not None:
+        return result.state
+    return ToolResultState.INTERRUPTED if reason == "interrupted" else "none"
 
 
 class Tasks:
@@ -144,7 +161,7 @@ class Tasks:
         """Return what is known of a task, `None` for one that was never started."""
         standing = await self._queue().standing(task.session_id, task.id)
         agent = await self._open_session(task.session_id)
-        question = agent.waiting()
+        question, outcome = agent.waiting(), None
         state: TaskStanding = "over"
         if standing is not None and standing.is_pending:
             state, question = "running", None
@@ -154,7 +171,11 @@ class Tasks:
             state = "running"
         elif standing is None and not agent.state.revision:
             return None
-        return TaskInfo(task.id, task.tool, state, task.session_id, task.id, question)
+        else:
+            reason, _ = _end_in(agent.state, task) or (None if standing is None else standing.reason, None)
+            message = find_reply(agent.state, task.id)
+            outcome = _outcome_of(None if message is None else _result_in(message, task), reason)
+        return TaskInfo(task.id, task.tool, state, task.session_id, task.id, question, outcome)
 
     async def session_ids(self, session_id: str) -> list[str]:
         """Return the sessions of the tasks of a session, those that are over too."""

@@ -227,8 +227,9 @@ class Api:
             if info.status == "waiting":
                 state = await sessions.find_state(info.session_id)
                 question = None if state is None else sessions.question_of(state)
-                if question is not None:  # else it was answered a moment ago
-                    waiting.append({"session_id": info.session_id, "question": question})
+                if state is not None and question is not None:  # else it was answered a moment ago
+                    task = sessions.task_of(state)
+                    waiting.append({"session_id": info.session_id, "question": question, "task": task})
         return JsonResponse({"waiting": waiting, "cursor": page.cursor})
 
     async def _read_chains(self, request: Request, sessions: OwnerSessions) -> Response:
@@ -262,6 +263,7 @@ def _task_json(task: TaskInfo) -> dict[str, Any]:
         "session_id": task.session_id,
         "reply_id": task.reply_id,
         "question": question,
+        "outcome": task.outcome,
     }
 
 

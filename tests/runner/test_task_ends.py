@@ -64,6 +64,8 @@ async def test_task_that_is_given_up_says_so(sqlite):
     task = await leave_task(sqlite, waiting, takeovers=5, idempotent=True)
     async with work(Runner(make_agent(background(waiting.wait, idempotent=True)), sqlite)) as runner:
         answer = await woken(runner, "s", task)
+        [info] = await runner.tasks("s")
+    assert (info.state, info.outcome) == ("over", "given_up")
     assert f"({task.task_id}) was given up: the process that ran it died 5 times. Its result follows." in answer
     assert waiting.runs == 1
 

@@ -78,7 +78,7 @@ async def test_parent_answers_others_while_a_task_works(sqlite):
         waiting.release.set()
         assert "waited" in await woken(runner, "s", task)
         [info] = await runner.tasks("s")
-        assert info.state == "over"
+        assert (info.state, info.outcome) == ("over", "success")
     assert waiting.runs == 1
 
 

@@ -26,6 +26,7 @@ async def test_question_of_a_task_is_shown_to_its_owner_and_answered():
         assert (await client.get("/api/waiting", headers=BOB)).json()["waiting"] == []
         [asked] = waiting
         assert asked["session_id"] == task["session_id"]
+        assert asked["task"] == {"id": task["task_id"], "tool": "clerk", "session_id": "s1"}
         listed = (await client.get("/api/tasks?session=s1", headers=ANN)).json()["tasks"]
         one = (await client.get(f"/api/tasks/{task['task_id']}?session=s1", headers=ANN)).json()
         assert listed == [one]
@@ -33,6 +34,7 @@ async def test_question_of_a_task_is_shown_to_its_owner_and_answered():
         assert one["session_id"] == task["session_id"]
         stop = f"/api/tasks/{task['task_id']}/stop?session=s1"
         assert (await client.post(stop, headers=BOB)).status_code == 404
+        assert (await client.get("/api/tasks?session=s1", headers=BOB)).status_code == 404
         answer = {"reply_id": asked["question"]["reply_id"], "calls": {"c1/k1": True}}
         place = f"/api/sessions/{quote(task['session_id'], safe='')}/replies"
         assert (await client.post(place, json={"answer": answer}, headers=BOB)).status_code == 404
@@ -61,4 +63,6 @@ async def test_task_is_stopped_over_http_and_wakes():
         with anyio.fail_after(20):
             while (await client.get(woken, headers=ANN)).is_error:  # noqa: ASYNC110  # a worker ends the call
                 await anyio.sleep(0.02)
+        ended = (await client.get(f"/api/tasks/{task['id']}?session=s1", headers=ANN)).json()
+        assert (task["outcome"], ended["state"], ended["outcome"]) == (None, "over", "interrupted")
         assert f"({task['id']}) was stopped." in (await client.get("/api/sessions/s1", headers=ANN)).text

@@ -367,6 +367,13 @@ class OwnerSessions:
         question = self.agent.with_state(state).waiting()
         return None if question is None else event_json(question)
 
+    def task_of(self, state: AgentState) -> dict[str, str] | None:
+        """Return the background call that a session makes, with the session that let it go; `None` for other ones."""
+        task = state.task
+        if task is None or task.session_id != state.session_id:  # a fork of it
+            return None
+        return {"id": task.id, "tool": task.tool, "session_id": self.owner.public_id(task.parent)}
+
     def owns(self, labels: Mapping[str, str]) -> bool:
         """Say whether something with these labels is the owner's."""
         return self.owner.labels.items() <= labels.items()

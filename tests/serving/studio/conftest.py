@@ -138,6 +138,8 @@ class StudioModel(ChatModelBase):
             content = [ThinkingBlock("I think of lunch."), TextBlock("I pay."), call]
         elif text == "delegate":
             content = [ToolCallBlock("d1", "child", '{"query": "pay for tea"}')]
+        elif text == "background":
+            content = [ToolCallBlock("b1", "crawl", "{}"), ToolCallBlock("b2", "clerk", '{"query": "pay for tea"}')]
         elif text == "phone":
             content = [ToolCallBlock("e1", "phone", '{"number": "12"}')]
         elif text == "hostile":
@@ -165,6 +167,12 @@ async def pay(amount: int, note: str) -> str:
     return f"paid {amount} for {note}"
 
 
+async def crawl() -> str:
+    """Crawl for ever."""
+    await anyio.sleep_forever()
+    return ""
+
+
 async def read_policy() -> str:
     """Read the policy."""
     return POLICY
@@ -181,7 +189,7 @@ def make_app(clock: Clock | None = None, *, is_recorded: bool = False, **options
     """Return an application whose session "may-edit" lets answers change arguments."""
     clock, model, store = clock or Clock(), StudioModel(), InMemoryStateStore()
     recorders = [RunRecorder(store, prices={"studio-model": (1.0, 2.0)}), Shorten()] if is_recorded else []
-    child = Agent("child", "", StudioModel(), tools=[FunctionTool(pay, ask=True)])
+    child, clerk = (Agent(name, "", StudioModel(), tools=[FunctionTool(pay, ask=True)]) for name in ("child", "clerk"))
     layers = [Delay("outer", clock, 30), Delay("middle", clock, 500), Delay("inner", clock, 7)]
     agent = Agent(
         "assistant",
@@ -190,6 +198,8 @@ def make_app(clock: Clock | None = None, *, is_recorded: bool = False, **options
         tools=[
             FunctionTool(pay, ask=True),
             child.as_tool("Does what it is asked."),
+            clerk.as_tool("Does it in the background.", background=True),
+            FunctionTool(crawl, background=True),
             Phone(),
             FunctionTool(read_policy, is_read_only=True),
         ],

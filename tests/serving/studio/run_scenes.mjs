@@ -301,6 +301,49 @@ export const runScenes = {
     await answered(page, "The tool said: paid 3 for lunch");
   },
 
+  async background(context) {
+    const page = await ready(context);
+    await say(page, "background");
+    await hasText(page, ".pane-chat .tasks li", "waiting for you");
+    await hasText(page, ".pane-chat .tasks li", "working");
+    // The question of the one leads from the inbox to its run, and that to the run around it.
+    await hasText(page, "header .badge", "1");
+    await view(page, "inbox");
+    await hasText(page, ".card .note", "background call of clerk in studio-");
+    await page.getByRole("button", { name: "Open the run" }).click();
+    await hasText(page, ".pane-run h2", "clerk");
+    await hasText(page, ".qa", 'clerk({"query": "pay for tea"})');
+    await hasText(page, ".tasks li", "waiting for you");
+    await page.getByRole("button", { name: "Open the run around it" }).click();
+    await hasText(page, ".pane-run h2", "background");
+    await hasText(page, "#timeline .mark", "working");
+    const tokens = () => page.locator(".pane-run .chip", { hasText: " in, " }).textContent();
+    assert.equal(await tokens(), "30 in, 15 out");
+    await page.locator("#timeline button", { hasText: "crawl" }).first().click();
+    await hasText(page, ".pane-step .tasks", "working");
+    // With the keyboard.
+    await page.locator(".pane-step").getByRole("button", { name: "Stop crawl" }).focus();
+    await page.keyboard.press("Enter");
+    await hasText(page, ".pane-run .tasks li", "stopped");
+    await hasText(page, "#timeline .mark", "stopped");
+    await page.locator(".pane-run").getByRole("button", { name: "Answer clerk" }).click();
+    await page.getByRole("button", { name: "Allow" }).click();
+    await hasText(page, "main", "No question is pending.");
+    await page.goBack();
+    await hasText(page, ".pane-run .tasks li", "done");
+    // The run counts what the clerk has used.
+    await hasText(page, ".pane-run .chip", "40 in, 20 out");
+    // A hostile name of a tool is a text.
+    await page.route("**/api/tasks?*", async (route) => {
+      const response = await route.fetch();
+      const { tasks } = await response.json();
+      await route.fulfill({ response, json: { tasks: tasks.map((task) => ({ ...task, tool: "<img src=x onerror='window.harmed = 1'>", state: "running" })) } });
+    });
+    await page.reload();
+    await hasText(page, ".pane-run .tasks b", "<img src=x");
+    assert.equal(await page.evaluate(() => window.harmed), undefined);
+  },
+
   async owners(context) {
     expected.push("401", "404");
     const page = await open(context);

@@ -121,6 +121,10 @@ def test_questions_of_all_sessions_are_in_the_inbox(play: Play):
     play("inbox", make_recorded_app())
 
 
+def test_background_calls_are_seen_answered_and_stopped(play: Play):
+    play("background", make_recorded_app())
+
+
 def test_runs_of_another_owner_are_not_there(play: Play):
     play(
         "owners",

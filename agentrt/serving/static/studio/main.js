@@ -8,6 +8,7 @@ import { Compare } from "./runs/compare.js";
 import { Inbox, openQuestions } from "./runs/inbox.js";
 import { Runs } from "./runs/run.js";
 import { listRuns, listWaiting, loadRecord, openRecord, refreshRecords, runs } from "./runs/state.js";
+import { areUnfinished, listTasks } from "./runs/tasks.js";
 import { Refused, call, isSigningIn, signOut, sleep } from "./server.js";
 import { drawWith, guarded, set, setOffline, state, update } from "./store.js";
 import { clean } from "./text.js";
@@ -145,6 +146,7 @@ async function watch() {
           await refreshRecords();
         }
         if (state.view === "chat" && !chat.follower) await refresh();
+        if (state.view === "chat" && areUnfinished(chat.sessionId)) await listTasks(chat.sessionId);
       }
       if (turn % 10 === 9) await listSessions();
     } catch (error) {

@@ -1,6 +1,7 @@
 // The chat: sessions, messages as they arrive, questions, and the time line and layers of a reply.
 
 import { randomId } from "../server.js";
+import { Tasks } from "../runs/tasks.js";
 import { Waterfall } from "../runs/waterfall.js";
 import { flash, guarded, set, state, update } from "../store.js";
 import { clean, duration, usageText } from "../text.js";
@@ -20,10 +21,10 @@ export function statusText() {
   return chat.session?.status === "running" ? "Queued" : "";
 }
 
-export function Chat({ openChat, openRun }) {
+export function Chat({ go, openChat, openRun }) {
   return html`<main class="three chat" data-pane=${state.pane}>
     <${Sessions} openChat=${openChat} />
-    <${Conversation} openChat=${openChat} openRun=${openRun} />
+    <${Conversation} go=${go} openChat=${openChat} openRun=${openRun} />
     <${Inspection} />
   </main>`;
 }
@@ -67,7 +68,7 @@ class Conversation extends Component {
     this.componentDidUpdate();
   }
 
-  render({ openChat, openRun }) {
+  render({ go, openChat, openRun }) {
     const { session, live, follower } = chat;
     const messages = session?.messages ?? [];
     const first = (session?.messages_in_all ?? 0) - messages.length;
@@ -113,6 +114,7 @@ class Conversation extends Component {
           ${board.inputs.map((input) => html`<${InputCard} key=${input.input_id} input=${input} />`)}
         </div>
       </div>
+      <${Tasks} session=${chat.sessionId} go=${go} />
       <${Composer} />
     </section>`;
   }

@@ -1,6 +1,7 @@
 // The open session of the chat, and the reply that it follows.
 
 import { Refused, call, randomId, readEvents, request, sessionPath, sleep } from "../server.js";
+import { listTasks } from "../runs/tasks.js";
 import { Timeline } from "../runs/timeline.js";
 import { guarded, set, setOffline, state, update } from "../store.js";
 import { Live } from "./live.js";
@@ -47,6 +48,7 @@ export async function refresh(force = false) {
     headers: chat.etag && !force ? { "If-None-Match": chat.etag } : {},
   });
   if (session === null || id !== chat.sessionId) return;
+  listTasks(id).catch(() => {}); // it may have let calls go, or been woken by one
   keepMessages(session.messages);
   chat.session = session;
   chat.etag = session.etag ?? null;
@@ -113,7 +115,9 @@ export async function follow(replyId) {
             break;
           }
           try {
-            live.apply(JSON.parse(data));
+            const applied = JSON.parse(data);
+            live.apply(applied);
+            if (applied.type === "TASK_STARTED") listTasks(sessionId).catch(() => {});
           } catch (error) {
             state.problem = `An event could not be shown: ${error.message}`; // and the next ones can
           }

@@ -5,10 +5,9 @@ import { state } from "../store.js";
 import { clean, count, duration, money } from "../text.js";
 import { html } from "../widgets.js";
 import { QuestionCard } from "../chat/forms.js";
-import { call, sessionPath } from "../server.js";
 import { messageText } from "./record.js";
 import { Answer, Chips } from "./run.js";
-import { listRuns, refreshRecords, runs } from "./state.js";
+import { answerQuestion, listRuns, refreshRecords, runs } from "./state.js";
 
 export function Compare({ go }) {
   const { record, other, replay } = runs;
@@ -140,8 +139,7 @@ function Waiting({ record }) {
   const question = record.page.status === "waiting" && runs.waiting.find((found) => found.session_id === record.sessionId)?.question;
   if (!question) return null;
   const answer = async (event) => {
-    await call(sessionPath(record.sessionId, "/replies"), { method: "POST", body: { answer: { ...event, session_id: record.sessionId } } });
-    runs.waiting = runs.waiting.filter((found) => found.session_id !== record.sessionId);
+    await answerQuestion(record.sessionId, event);
     await listRuns("again");
     await refreshRecords();
   };

@@ -24,6 +24,15 @@ export class Record {
     return `${this.sessionId}/${this.replyId}`;
   }
 
+  // Its background calls, or itself if it is one, and the session that let them go.
+  get tasks() {
+    return this.page?.is_task ? new Set([this.replyId]) : this.timeline.tasks;
+  }
+
+  get taskSession() {
+    return this.page?.is_task ? this.page.parent[0] : this.sessionId;
+  }
+
   async load() {
     const page = await call(runPath(this.sessionId, this.replyId));
     this.page = page;
@@ -208,6 +217,8 @@ export class Record {
   }
 
   get question() {
+    const made = this.page?.is_task && this.timeline.rows.find((row) => row.call);
+    if (made) return `${made.name}(${this.inputOf(made)})`;
     return (this.page?.inputs ?? []).map((reference) => messageText(this.message(reference))).join("\n\n");
   }
 

@@ -8,6 +8,7 @@ import { findings } from "./findings.js";
 import { RunList, STATES } from "./list.js";
 import { listRuns, rowOf, runs } from "./state.js";
 import { StepPane } from "./step.js";
+import { Tasks, standingText } from "./tasks.js";
 import { Waterfall } from "./waterfall.js";
 
 export function Runs({ go }) {
@@ -36,8 +37,9 @@ export function RunPane({ record, go }) {
       <${Chips} page=${page} />
       <div class="row">
         <button type="button" onClick=${() => go({ session: rootSession(page) })}>Open the chat</button>
+        ${page.is_task && html`<button type="button" onClick=${() => go({ run: page.parent[0], reply: page.parent[1] })}>Open the run around it</button>`}
         <button type="button" onClick=${() => go({ compare: record.sessionId, reply: record.replyId })}>Compare</button>
-        <button type="button" onClick=${remove}>Delete</button>
+        ${!page.parent && html`<button type="button" onClick=${remove}>Delete</button>`}
       </div>
     </div>
     <div class="panel qa">
@@ -45,6 +47,7 @@ export function RunPane({ record, go }) {
       <div><p class="caption">Answered</p><${Answer} record=${record} /></div>
     </div>
     <${Findings} record=${record} onPick=${pick} />
+    <${Tasks} session=${record.taskSession} ids=${record.tasks} go=${go} />
     <div class="panel times">
       <div class="row head">
         <h2 class="grow">Time line</h2>
@@ -53,7 +56,7 @@ export function RunPane({ record, go }) {
           update();
         }} /> layers</label>
       </div>
-      <${Waterfall} id="timeline" timeline=${timeline} current=${rowOf(record, runs.rowId)} layers=${runs.showsLayers} isLive=${record.isLive} hasAxis=${true} onPick=${pick} />
+      <${Waterfall} id="timeline" timeline=${timeline} current=${rowOf(record, runs.rowId)} layers=${runs.showsLayers} isLive=${record.isLive} hasAxis=${true} markOf=${(row) => row.task && standingText(record.sessionId, row.task)} onPick=${pick} />
     </div>
   </section>`;
 }

@@ -1,8 +1,9 @@
 // The list of runs, the open run, and the changes with which it runs again.
 
-import { call, sleep } from "../server.js";
+import { call, sessionPath, sleep } from "../server.js";
 import { state, update } from "../store.js";
 import { Record } from "./record.js";
+import { areUnfinished, listTasks } from "./tasks.js";
 
 const PAGE = 100;
 const MAX_TRIES = 30;
@@ -23,6 +24,7 @@ export const runs = {
   fresh: null, // the key of a fork that has just started
   replay: null, // the result of a replay
   waiting: [], // questions in all sessions
+  seenTasks: new Set(), // the background calls of the open run that were listed
   off: new Set(), // layers to leave out when a run runs again
 };
 
@@ -56,6 +58,16 @@ export async function listWaiting() {
   update();
 }
 
+export async function answerQuestion(session, event) {
+  await call(sessionPath(session, "/replies"), { method: "POST", body: { answer: { ...event, session_id: session } } });
+  await dropQuestion(session);
+}
+
+export function dropQuestion(session) {
+  runs.waiting = runs.waiting.filter((found) => found.session_id !== session);
+  return listWaiting();
+}
+
 export async function loadRecord(sessionId, replyId) {
   const record = new Record(sessionId, replyId);
   // A fork that has just started may not be written yet, and a request for it would fail.
@@ -75,6 +87,7 @@ export async function openRecord(sessionId, replyId) {
   Object.assign(runs, { record: null, rowId: null, tab: "", replay: null });
   runs.off.clear();
   runs.record = await loadRecord(sessionId, replyId);
+  if (runs.record.tasks.size) await listTasks(runs.record.taskSession);
   update();
 }
 
@@ -86,4 +99,11 @@ export async function refreshRecords() {
     await record.load();
     if (record.page.status === "running") record.follow();
   }
+  const { record } = runs;
+  if (!record?.page || !record.tasks.size) return;
+  const isNew = [...record.tasks].some((id) => !runs.seenTasks.has(id));
+  if (!isNew && !areUnfinished(record.taskSession)) return;
+  runs.seenTasks = new Set(record.tasks);
+  // Their tokens and cost are part of the run.
+  if ((await listTasks(record.taskSession)) && !record.isLive) await record.load();
 }

@@ -10,6 +10,7 @@ import { Again } from "./again.js";
 import { callName, decisions } from "./findings.js";
 import { blockText } from "./record.js";
 import { rowOf, runs } from "./state.js";
+import { Tasks } from "./tasks.js";
 
 const HOOKS = ["on_reply", "on_content", "on_reasoning", "on_tools", "on_system_prompt", "on_model_call", "on_check_permission", "on_acting"];
 const MAX_RAW = 200;
@@ -32,6 +33,7 @@ export function StepPane({ record, go }) {
     </div>
     <h2>${clean(row.round ? `${callName(row)}: ${row.name}` : row.name)}</h2>
     <p class="note">${row.seq ? `event ${row.seq}, ` : ""}${duration((row.end ?? record.timeline.newest) - row.start)}${row.note ? `, ${clean(row.note)}` : ""}</p>
+    ${row.task && html`<${Tasks} session=${record.sessionId} ids=${new Set([row.task])} go=${go} />`}
     <div class="content" key=${`${row.id} ${tab}`}>${VIEWS[tab](record, row)}</div>
     ${state.playground !== false && row.depth === 0 && row.kind !== "reply" && html`<${Again} key=${row.id} record=${record} row=${row} go=${go} />`}
   </section>`;

@@ -15,6 +15,7 @@ export class Timeline {
     this.owners = new Map(); // the parent rows of sub-agents, by their replies
     this.replies = new Map([[replyId, newReply()]]);
     this.calls = new Map(); // tool calls by their ids
+    this.tasks = new Set(); // the ids of background calls
     this.gaps = [];
     this.steps = []; // points at which a fork can start
     this.cached = null;
@@ -61,6 +62,7 @@ export class Timeline {
       attempts: [],
       layers: [],
       call: null,
+      task: null, // the id of the background call that it has let go
       output: "",
       version: 0,
       firstLine: this.line,
@@ -187,6 +189,13 @@ export class Timeline {
         if (row) this.owners.set(event.child_reply_id, row);
         this.children ??= [];
         this.children.push({ sessionId: event.child_session_id, replyId: event.child_reply_id });
+        if (row) this.touch(row);
+        break;
+      }
+      case "TASK_STARTED": {
+        const row = this.calls.get(`${id}:${event.tool_call_id}`)?.row;
+        this.tasks.add(event.task_id);
+        if (row) row.task = event.task_id;
         if (row) this.touch(row);
         break;
       }

@@ -13,7 +13,7 @@ const stepped = (span) => STEP ** Math.ceil(Math.log(span) / Math.log(STEP));
 const bar = (start, end, { origin, span, now }) => ({ left: `${((start - origin) / span) * 100}%`, width: `${(((end ?? now) - start) / span) * 100}%` });
 
 class Row extends Still {
-  render({ row, origin, span, now, isCurrent, isReached, layers, onPick }) {
+  render({ row, origin, span, now, isCurrent, isReached, layers, mark, onPick }) {
     const scale = { origin, span, now };
     const kinds = `${row.kind}${row.isFailed ? " failed" : ""}${row.depth ? " inner" : ""}`;
     const tries = row.attempts.length;
@@ -23,6 +23,7 @@ class Row extends Still {
       <button type="button" aria-current=${String(isCurrent)} title=${clean(`${row.name} ${row.note}`)} data-row=${row.id} tabindex=${isReached ? "0" : "-1"} onClick=${() => onPick(row)}>
         <span class="name"><span class="icon" data-icon=${ICONS[row.kind]}></span><span class="label">${clean(row.name)}</span>
           ${tries > 1 && html`<span class="mark">${tries} tries</span>`}
+          ${mark && html`<span class="mark" title="a background call">${mark}</span>`}
           ${changed && html`<span class="mark" title="a layer changed something here">changed</span>`}</span>
         <span class="track">${bars.map((part) => html`<i class=${part.error ? "failed" : ""} style=${bar(part.start, part.end, scale)}></i>`)}</span>
         <span class="time">${duration((row.end ?? now) - row.start)}</span>
@@ -47,8 +48,8 @@ function moveFocus(event) {
   next.firstElementChild.focus();
 }
 
-// `current` is the selected row; `live` whether the reply runs.
-export function Waterfall({ id, timeline, current = null, layers = false, isLive = false, hasAxis = false, onPick }) {
+// `current` is the selected row, `isLive` whether the reply runs, and `markOf(row)` what else there is to say of a row.
+export function Waterfall({ id, timeline, current = null, layers = false, isLive = false, hasAxis = false, markOf, onPick }) {
   const all = timeline?.rows ?? [];
   const rows = all.slice(0, MAX_ROWS);
   const now = isLive && all.length ? Date.now() + timeline.offset : (timeline?.newest ?? 0);
@@ -61,7 +62,7 @@ export function Waterfall({ id, timeline, current = null, layers = false, isLive
     <ol id=${id} class="waterfall" onKeyDown=${moveFocus}>
       ${rows.map(
         (row, index) => html`<${Row} key=${row.id} row=${row} version=${row.version} origin=${origin} span=${span} now=${row.end === null ? now : 0}
-          isCurrent=${row === current} isReached=${current ? row === current : index === 0} layers=${layers} onPick=${onPick} />`,
+          isCurrent=${row === current} isReached=${current ? row === current : index === 0} layers=${layers} mark=${markOf?.(row)} onPick=${onPick} />`,
       )}
     </ol>`;
 }
