@@ -3,7 +3,7 @@
 import json
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,6 +29,7 @@ from tests.servers.browser.chromium import Chromium, install_chromium
 from tests.servers.node_packages import cache_folder
 from tests.serving.conftest import run_server
 
+BROWSER = Path(__file__).parent / "browser.mjs"
 SCENES = Path(__file__).parent / "scenes.mjs"
 HOSTILE = (
     '<img src=x onerror="window.harmed = 1"><script>window.harmed = 1</script></div>&amp;'
@@ -237,15 +238,30 @@ def chromium(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return install_chromium(cache_folder(request.config, tmp_path_factory, "browser"))
 
 
+@pytest.fixture(scope="session")
+def browser(chromium: Chromium) -> Iterator[str]:
+    """Run the browser that all scenes share, each with storage of its own; returns where they find it."""
+    spec = {
+        "packages": str(chromium.packages),
+        "program": str(chromium.program),
+        "environment": chromium.environment,
+    }
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["node", BROWSER, json.dumps(spec)], stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.communicate()
+
+
 @pytest.fixture
-def play(chromium: Chromium) -> Callable[..., Any]:
+def play(chromium: Chromium, browser: str) -> Callable[..., Any]:
     """Serve the application, and play a scene on its page; returns what the scene has found."""
 
     def run(scene: str, app: Starlette) -> Any:
         with run_server(app) as url:
-            spec = {"scene": scene, "url": url, "packages": str(chromium.packages), "program": str(chromium.program)}
+            spec = {"scene": scene, "url": url, "packages": str(chromium.packages), "browser": browser}
             finished = subprocess.run(
-                ["node", SCENES, json.dumps({**spec, "environment": chromium.environment})],
+                ["node", SCENES, json.dumps(spec)],
                 capture_output=True,
                 text=True,
                 timeout=900,

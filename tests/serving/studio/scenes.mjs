@@ -1,8 +1,8 @@
 // Plays one scene on the page of the studio: `node scenes.mjs SPEC`, as JSON. What it finds is written as JSON.
 import assert from "node:assert/strict";
-import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { answered, expected, hasText, open, problems, ready, say, spec } from "./page.mjs";
 import { reportScenes } from "./report_scenes.mjs";
 import { runScenes } from "./run_scenes.mjs";
@@ -37,7 +37,7 @@ const scenes = {
 
     const download = page.waitForEvent("download");
     await page.click("#export");
-    const exported = JSON.parse(await readFile(await (await download).path(), "utf8"));
+    const exported = JSON.parse(await text(await (await download).createReadStream()));
     assert.equal(exported.session.messages.length, 4);
     assert.equal(exported.chains.agent, "assistant");
 
@@ -314,13 +314,7 @@ const scenes = {
   },
 };
 
-const options = {
-  executablePath: spec.program,
-  args: ["--no-sandbox"], // which needs rights that a container lacks
-  env: { ...process.env, ...spec.environment },
-};
-// On a busy machine, Chromium may crash while it starts.
-const browser = await chromium.launch(options).catch(() => chromium.launch(options));
+const browser = await chromium.connect(spec.browser);
 try {
   const found = await scenes[spec.scene](await browser.newContext({ acceptDownloads: true, locale: "en-GB" }));
   assert.deepEqual(problems, []);
