@@ -5,6 +5,7 @@ import os
 import re
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
+from functools import cache
 from itertools import pairwise
 from time import time_ns
 from types import UnionType
@@ -75,6 +76,7 @@ _json = st.recursive(
 )
 
 
+@cache
 def anything(hint: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for whatever a type hint allows, all fields of a dataclass included."""
     origin, arguments = get_origin(hint), get_args(hint)
