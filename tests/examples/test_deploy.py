@@ -148,11 +148,19 @@ class Server:
         )
 
     def wait_until_healthy(self) -> None:
-        command = [text.replace(":8000/", f":{self._port}/") for text in self._image.check_health]
         deadline = time.monotonic() + 60
-        while subprocess.run([self._image.python, *command[1:]], stderr=subprocess.DEVNULL).returncode:
+        while not self._is_listening():
             assert self.process.poll() is None, self.process.communicate()[1]
-            assert time.monotonic() < deadline, "it does not become healthy"
+            assert time.monotonic() < deadline, "it does not listen"
+            time.sleep(0.02)
+        command = [text.replace(":8000/", f":{self._port}/") for text in self._image.check_health]
+        subprocess.run([self._image.python, *command[1:]], check=True)
+
+    def _is_listening(self) -> bool:
+        with contextlib.suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", self._port), 10).close()
+            return True
+        return False
 
     def ask(self, **question: str) -> tuple[int, dict[str, Any]]:
         """Return the status and the answer."""
@@ -166,9 +174,8 @@ class Server:
 
     def wait_until_closed(self) -> None:
         deadline = time.monotonic() + 60
-        with contextlib.suppress(ConnectionRefusedError):
-            while time.monotonic() < deadline:
-                socket.create_connection(("127.0.0.1", self._port), 10).close()
+        while self._is_listening() and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def terminate(self) -> None:
         """Tell it to stop, as `docker stop` does."""
