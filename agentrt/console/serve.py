@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +12,11 @@ from typing import Any
 
 import anyio
 
+from agentrt.console.listener import listen, url_of
 from agentrt.console.service import load_runner, log_to_stderr, stop_on_signal
 from agentrt.errors import ConfigError
 from agentrt.runner.base import RunnerBase
 from agentrt.serving import BearerTokens, Limits, create_app
-from agentrt.serving.guard import is_loopback
 from agentrt.state import InMemoryStateStore
 
 try:
@@ -25,9 +24,9 @@ try:
 
     from agentrt.serving.connections import BoundedProtocol
 except ModuleNotFoundError as error:
-    raise ConfigError("agentrt serve and agentrt dev need the extra 'serve': pip install \"agentrt[serve]\"") from error
+    raise ConfigError("agentrt serve needs the extra 'serve': pip install \"agentrt[serve]\"") from error
 
-__all__ = ["listen", "read_limits", "read_tokens", "serve", "serve_app", "url_of"]
+__all__ = ["read_limits", "read_tokens", "serve", "serve_app"]
 
 _MIN_TOKEN = 16  # characters: a shorter one can be guessed
 _UNNAMED_OWNER = "owner"  # of a token without a name
@@ -121,35 +120,6 @@ def read_limits(texts: Sequence[str]) -> Limits:
         except ValueError:
             raise ConfigError(f"--limit {text!r:.100} must be NAME=NUMBER, such as {name}=100") from None
     return Limits(**values)  # type: ignore[arg-type]  # it looks at the types itself
-
-
-def listen(host: str, port: int, *, why_local: str | None) -> socket.socket:
-    """Return a listening socket; raises `ConfigError` if that is impossible.
-
-    With `why_local`, a reason and a remedy, no address is allowed that lets other machines in.
-    """
-    if not 0 <= port <= 65535:
-        raise ConfigError(f"--port must be a number from 0 to 65535, not {port}")
-    try:
-        # Of several addresses of a name, the one that a client would try first.
-        family, *_, address = socket.getaddrinfo(host or "::", port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError):
-        raise ConfigError(f"--host {host!r:.200} is not an address of this machine: write 127.0.0.1") from None
-    # The address, not the name, which may lead anywhere.
-    if why_local is not None and not is_loopback(str(address[0])):
-        raise ConfigError(f"--host {host} lets other machines in, and {why_local}, or leave --host out")
-    try:
-        return socket.create_server(address[:2], family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen at {url_of(address)}: {os.strerror(error.errno or 0)}; --port names another port"
-        ) from error
-
-
-def url_of(address: tuple[object, ...]) -> str:
-    """Return the URL of a server at the address of a socket."""
-    host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
-    return f"http://{host}:{address[1]}"
 
 
 async def _serve_until_signal(

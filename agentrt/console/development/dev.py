@@ -10,6 +10,7 @@ import subprocess
 import sys
 import webbrowser
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
@@ -18,7 +19,7 @@ from typing import Self
 from agentrt._runtime.text import escape_controls
 from agentrt.console.development.link import RELOAD_SECONDS, SERVE, STOP
 from agentrt.console.development.watched_files import WatchedFiles
-from agentrt.console.serve import listen, url_of
+from agentrt.console.listener import listen, url_of
 from agentrt.errors import ConfigError
 
 __all__ = ["develop"]
@@ -34,6 +35,8 @@ def develop(options: argparse.Namespace) -> int:
     """Serve until a signal comes, and start again when a file changes; returns the exit code."""
     if sys.platform == "win32":
         raise ConfigError("agentrt dev does not run on Windows, which cannot pass on a port: use agentrt serve")
+    if find_spec("uvicorn") is None:  # which the other process loads, this one needs no server
+        raise ConfigError("agentrt dev needs the extra 'serve': pip install \"agentrt[serve]\"")
     if options.agent is None and options.config is None:
         if not Path(_CONFIG).exists():
             raise ConfigError(f"name the agent: agentrt dev app:agent; without a name it is that of {_CONFIG} here")
