@@ -102,8 +102,8 @@ class SessionContents:
         self.new: dict[str, bytes] = {}
 
     def forget(self) -> None:
-        """Forget everything: new contents may not have been written."""
-        self._kept, self._by_object, self._lists, self.new = {}, {}, {}, {}
+        """Forget what is known, which may be deleted by now; new contents are still to be written."""
+        self._kept, self._by_object, self._lists = {}, {}, {}
 
     def take_new(self) -> dict[str, bytes]:
         """Return the contents that are new since the last call."""

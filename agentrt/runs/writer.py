@@ -224,6 +224,12 @@ class RunWriter:
             row = self._rows.find(log.session_id, log.reply_id)
             newest = self._newest.get(log.session_id)  # in this batch, so not in the store yet
             previous = self._rows.last(log.session_id) if newest is None else newest.take_row()
+            if log.parent is None:
+                last = previous if log.root == log.session_id else self._rows.last(log.root)
+                # Contents are deleted with the last run that names them, in any process, and a run names those of the
+                # runs before it.
+                if last is None or last.is_deleted:
+                    batch.of(log.root).forget()
         if previous is not None and previous.key in self._open:
             previous = self._open[previous.key].take_row()  # with the lines of this batch
         # It waited, or its process died: continue after its lines.

@@ -12,7 +12,7 @@ from agentrt.errors import SessionIOError, UsageError
 from agentrt.runs import RunWrite
 from agentrt.state import AgentState, FileStateStore, InMemoryStateStore, PostgresStore, RedisStore, SQLiteStore
 from agentrt.testing import StoreProblems, check_run_store
-from tests.runs.conftest import make_agent
+from tests.runs.conftest import call, make_agent
 from tests.services import Service
 from tests.state.conftest import new_schema
 
@@ -107,6 +107,18 @@ async def test_expired_runs_leave_what_the_next_one_names(store: InMemoryStateSt
     assert (await store.runs.verify("s1")).ok
     assert [row.reply_id for row in store.runs._rows.of_session("s1")] == ["r2", "r3"]
     assert (await store.runs.load("s1")).context[0].get_text_content() == "Go"
+
+
+@pytest.mark.parametrize("is_whole_session", [False, True])
+async def test_run_after_a_deleted_one_has_its_contents(store: InMemoryStateStore, is_whole_session: bool):
+    agent = make_agent(store, script=[[call("c1")], "It is there.", "Yes."])
+    await agent.reply("Find it")
+    session_id = agent.state.session_id
+    await (store.runs.forget(session_id) if is_whole_session else store.runs.delete(session_id))
+    await agent.reply("Is it?")
+    run = await store.runs.load(session_id)
+    assert [len(request.messages) for request in run.requests] == [4]
+    assert (await run.replay(agent)).first is None
 
 
 async def test_reading_a_broken_store_says_so_without_its_words(store: InMemoryStateStore, monkeypatch: Any):
