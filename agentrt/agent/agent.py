@@ -208,7 +208,7 @@ class Agent(ReActAgentBase):
         self.state_store = as_state_store("Agent", state_store)
         if workspace is not None:
             self.workspace = workspace
-        if description:
+        if description := description.strip():
             self.description = description
         if state is not None:
             self.state = state

@@ -375,7 +375,10 @@ async def test_running_and_queued_tasks_are_listed():
 
 async def test_card_says_how_to_come_in_and_names_no_other_agent():
     model = ScriptedChatModel(["Hi."])
-    agents = [Agent("first", "secret", model, description="Greets."), Agent("second", "secret", model)]
+    agents = [
+        Agent("first", "secret", model, description="Greets. "),
+        Agent("second", "secret", model, description=" "),
+    ]
     async with serve(agents, auth=BearerTokens({"t1": "ann"})) as client:
         card = (await client.get("/.well-known/agent-card.json")).json()
         assert (card["name"], card["supportedInterfaces"][0]["url"]) == ("first", "http://localhost/a2a")
@@ -387,6 +390,7 @@ async def test_card_says_how_to_come_in_and_names_no_other_agent():
         assert (await client.get(path)).status_code == 401
         named = (await client.get(path, headers={"Authorization": "Bearer t1"})).json()
         assert named["supportedInterfaces"][0]["url"] == "http://localhost/a2a?agent=second"
+        assert named["description"].startswith("The agent second, which ")
         refused = await client.post("/a2a", json={}, headers=HEADERS)
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, -32600)
 

@@ -97,7 +97,7 @@ class _AgentTools:
         )
 
     def _describe(self, tool: str, agent: Agent, *, takes_answers: bool) -> Tool:
-        purpose = agent.description.strip() or f"Ask the agent {agent.name!r}, which may use tools of its own."
+        purpose = agent.description or f"Ask the agent {agent.name!r}, which may use tools of its own."
         properties: dict[str, Any] = {
             "message": {"type": "string", "description": "What to say to the agent."},
             "session_id": {
