@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from agentrt._runtime.database.operations import MAX_WAIT, DatabaseError, no_answer
+from agentrt._runtime.hidden import HiddenDict, NotPickled
 from agentrt._runtime.options import check_whole, import_extra
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError
@@ -24,7 +25,7 @@ class _IdleConnection(NamedTuple):
     since: float
 
 
-class PostgresConnections:
+class PostgresConnections(NotPickled):
     """The connections to one database, whose tables in `schema` are up to date; each method runs in a thread.
 
     `migrations` each bring the tables from the version that is their index to the next one; `version_table` stores it.
@@ -46,12 +47,16 @@ class PostgresConnections:
     ) -> None:
         self._psycopg = psycopg = import_extra(owner, extra, "psycopg")
         self._connection_type = _make_connection_type(psycopg)
-        self._options, self.place = _read_url(psycopg, f"{owner}({option}=...)", url)
+        options, self.place = _read_url(psycopg, f"{owner}({option}=...)", url)
+        self._options = HiddenDict(options)
         self._schema, self._version_table = schema, f"{schema}.{version_table}"
         self._migrations, self._newer_version = migrations, newer_version
         self._idle: list[_IdleConnection] = []
         self._migration = Lock()
         self._is_ready = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.place}>"
 
     @contextmanager
     def connect(self, deadline: float) -> Iterator[Any]:

@@ -15,6 +15,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from agentrt._runtime.database.operations import MAX_WAIT, DatabaseError, no_answer
+from agentrt._runtime.hidden import HiddenStr, NotPickled
 from agentrt._runtime.options import import_extra
 from agentrt._runtime.text import first_error
 from agentrt.errors import ConfigError
@@ -29,7 +30,7 @@ class _Running(NamedTuple):
     thread: Thread
 
 
-class RedisClient:
+class RedisClient(NotPickled):
     """Runs scripts in one Redis; each method blocks, and is for threads.
 
     The connections belong to an event loop in a thread of its own, which the first script starts: coredis keeps them in
@@ -63,7 +64,7 @@ class RedisClient:
             logger.propagate = False
         self._open = partial(
             coredis.Redis.from_url,
-            url,
+            HiddenStr(url),
             decode_responses=False,
             verify_version=False,
             retry_policy=coredis.retry.NoRetryPolicy(),
@@ -71,6 +72,9 @@ class RedisClient:
         self.place = f"Redis at {str(url).partition('://')[2].rpartition('@')[2].partition('?')[0]}"
         self._running: _Running | None = None
         self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.place}>"
 
     def run_script(self, deadline: float, text: str, keys: Sequence[bytes], arguments: Sequence[Any]) -> Any:
         """Return the script's answer, within the time limit; raises `DatabaseError`."""

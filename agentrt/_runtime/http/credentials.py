@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import pydantic
 
+from agentrt._runtime.hidden import NotPickled
 from agentrt._runtime.representation import is_secret
 from agentrt.errors import ModelError, Rejected, Transient
 from agentrt.types import SignRequest
@@ -18,7 +19,7 @@ KeyOption = str | pydantic.SecretStr | Callable[[], str | Awaitable[str]]
 """A key, or a function that returns one before each request."""
 
 
-class Credentials:
+class Credentials(NotPickled):
     """The credentials of each request to an API, which messages call `source`: `headers`, and a `key` or a signature.
 
     A key goes into `key_header`, as in `("authorization", "Bearer {}")`. Functions are called before each request, and
@@ -47,6 +48,9 @@ class Credentials:
         self._sign = sign
         # Weak, so that they disappear when the call is over.
         self._of_calls: WeakKeyDictionary[object, list[pydantic.SecretStr]] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.source}>"
 
     def __bool__(self) -> bool:
         return bool(self._headers) or self._key is not None or self._sign is not None

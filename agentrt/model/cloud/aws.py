@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import anyio.to_thread
 
+from agentrt._runtime.hidden import NotPickled
 from agentrt._runtime.options import import_extra
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, Rejected, Transient
@@ -21,7 +22,7 @@ _SIGNED = ("Authorization", "X-Amz-Date", "X-Amz-Security-Token")
 _REGION_IN_HOST = lazy_pattern(r"\.([a-z]{2,4}(?:-[a-z]+)+-\d)\.")
 
 
-class AWSAuth:
+class AWSAuth(NotPickled):
     """Signs requests to AWS (SigV4), as `auth=` of a model; needs the extra `bedrock`.
 
     The credentials are those that AWS's own SDKs find: in the environment, of the `profile`, of a role or a login. Or

@@ -11,6 +11,7 @@ from typing import Any
 import anyio.to_thread
 import pydantic
 
+from agentrt._runtime.hidden import NotPickled
 from agentrt._runtime.options import import_extra
 from agentrt.errors import ConfigError, Rejected, Transient
 
@@ -20,7 +21,7 @@ GoogleToken = str | pydantic.SecretStr
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
-class GoogleAuth:
+class GoogleAuth(NotPickled):
     """Gives requests to Google Cloud a token, as `auth=` of a model.
 
     Without options, the credentials are the application's default ones, which Google's own SDKs use; `file` is the key

@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import ClassVar, NoReturn, Self
 
 from agentrt._runtime.block import JSONObject
+from agentrt._runtime.hidden import HiddenDict
 from agentrt._runtime.http import MAX_BYTES, CallTimer, Credentials, HTTPPeer, HTTPResponse, Timeouts
 from agentrt._runtime.representation import is_secret, never_raises
 from agentrt.errors import Rejected, UsageError
@@ -115,14 +116,15 @@ class RemoteEndpoint:
         check_url(self.base_url, cls)
         self.timeouts = connection.get("timeouts") or Timeouts()
         self.max_bytes = connection.get("max_bytes", MAX_BYTES)
-        self._extra_body = dict(connection.get("extra_body") or {})
+        extra_body = dict(connection.get("extra_body") or {})
+        self._extra_body = HiddenDict(extra_body)
         key_variable = connection.get("key_variable", api.usual_key_variable())
         errors = ProviderErrors(model, self.base_url, key_variable)
         extra_headers = connection.get("extra_headers") or {}
         public_headers = {name.lower(): value for name, value in extra_headers.items() if not is_secret(name, value)}
         # What changes its answers besides the settings of a subclass; the account has the other headers.
         self._answer_fields = {
-            "extra_body": fingerprint(self._extra_body),
+            "extra_body": fingerprint(extra_body),
             "extra_headers": fingerprint(public_headers),
         }
         replaced = {name.lower() for name in extra_headers}
@@ -207,4 +209,4 @@ class RemoteEndpoint:
 
 def fingerprint(value: object) -> str:
     """Return text that equal values share, and that shows no secret in them; "" for an empty value."""
-    return sha256(ascii(value).encode()).hexdigest()[:16] if value else ""
+    return sha256(json.dumps(value, skipkeys=True, default=repr).encode()).hexdigest()[:16] if value else ""

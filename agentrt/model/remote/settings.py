@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pydantic
 
 from agentrt._runtime.block import JSONObject
+from agentrt._runtime.hidden import HiddenDict
 from agentrt._runtime.http import (
     MAX_BYTES,
     KeyOption,
@@ -175,7 +176,7 @@ def check_server_tools(
                 f"{place} holds {tool!r:.100}: give tools that {provider} runs, as in {example}, and those of your own "
                 f"to the toolkit"
             )
-    return [dict(tool) for tool in tools]
+    return [HiddenDict(tool) for tool in tools]
 
 
 def check_url(url: str, cls: str) -> None:

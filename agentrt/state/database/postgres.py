@@ -6,6 +6,7 @@ from json import dumps
 from typing import Any
 
 from agentrt._runtime.database.postgres import PostgresConnections, check_postgres_options
+from agentrt._runtime.hidden import HiddenStr
 from agentrt.errors import SessionVersion
 from agentrt.state.database.postgres_runs import POSTGRES_FORGET_RUNS, POSTGRES_RUN_TABLES, PostgresRunRows
 from agentrt.state.database.store import (
@@ -127,7 +128,8 @@ class PostgresStore(DatabaseStore):
         check_postgres_options(owner, schema, pool_size)
         database = _PostgresDatabase(owner, url, schema, check_ttl(owner, ttl))
         super().__init__(database, threads=pool_size)
-        self._make_rows = partial(PostgresRunRows, partial(_PostgresDatabase, owner, url, schema, None), schema)
+        connect = partial(_PostgresDatabase, owner, HiddenStr(url), schema, None)
+        self._make_rows = partial(PostgresRunRows, connect, schema)
 
     def _make_run_rows(self) -> RunRows:
         return self._make_rows()

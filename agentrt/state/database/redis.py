@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from agentrt._runtime.database.operations import MAX_WAIT
 from agentrt._runtime.database.redis import RedisClient
+from agentrt._runtime.hidden import HiddenStr
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, SessionVersion
 from agentrt.state.database.redis_runs import REDIS_FORGET_RUNS, RedisRunRows
@@ -126,7 +127,7 @@ class RedisStore(DatabaseStore):
                 f"choose another word"
             )
         super().__init__(_RedisDatabase(owner, url, prefix, check_ttl(owner, ttl)), threads=_THREADS)
-        self._make_rows = partial(RedisRunRows, partial(RedisClient, owner, url), f"{prefix}:runs:".encode())
+        self._make_rows = partial(RedisRunRows, partial(RedisClient, owner, HiddenStr(url)), f"{prefix}:runs:".encode())
 
     def _make_run_rows(self) -> RunRows:
         return self._make_rows()

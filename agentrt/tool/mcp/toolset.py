@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from agentrt._runtime.block import DataBlock, TextBlock
+from agentrt._runtime.hidden import HiddenDict, HiddenStr
 from agentrt._runtime.options import check_seconds
 from agentrt._runtime.representation import never_raises, repr_as_call
 from agentrt._runtime.text import lazy_pattern, mask, repr_of
@@ -94,7 +95,8 @@ class MCPToolset(Toolset):
         self.name = name
         self._check_kind(name, command, url, server)
         self._command = _checked_command(name, command)
-        self._url, self._object = url, server
+        self._url = url if url is None or url == url_without_secrets(url) else HiddenStr(url)
+        self._object = server
         self._env = _checked_texts(name, "env", env, command is not None, "a server that is started by command=")
         self._headers = _checked_texts(name, "headers", headers, url is not None, "a server behind a url=")
         self._oauth, self._sign = _checked_auth(name, auth, url)
@@ -458,7 +460,7 @@ def _checked_texts(name: str, word: str, given: Any, fits: bool, owner: str) -> 
                 f"MCPToolset({name!r}, {word}=...): {key!r:.100} must be a str, not {type(value).__name__}; is the "
                 f"variable set that it is read from?"
             )
-    return dict(given)
+    return HiddenDict(given)
 
 
 def _checked_auth(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrt._runtime.hidden import HiddenStr
 from agentrt_middleware.budget.limits import Amounts, raised
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
 
@@ -61,6 +62,7 @@ class RedisBudgetStore:
 
     def __post_init__(self) -> None:
         check_redis_url("RedisBudgetStore", self.url, self.prefix)
+        object.__setattr__(self, "url", HiddenStr(self.url))
 
     async def reserve(self, account: str, limits: Amounts, amounts: Amounts, ttl: float) -> tuple[bool, Amounts]:
         arguments = [str(len(limits))]

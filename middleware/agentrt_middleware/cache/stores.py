@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from time import time
 from typing import Protocol, runtime_checkable
 
+from agentrt._runtime.hidden import HiddenStr
 from agentrt_middleware.stores.lock import HasLock
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
 from agentrt_middleware.stores.sqlite import ask_database, check_database_path
@@ -100,6 +101,7 @@ class RedisCacheStore:
 
     def __post_init__(self) -> None:
         check_redis_url("RedisCacheStore", self.url, self.prefix)
+        object.__setattr__(self, "url", HiddenStr(self.url))
 
     async def get(self, key: str) -> str | None:
         async with redis_client("RedisCacheStore", self.url) as client:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from agentrt._runtime.hidden import HiddenStr
 from agentrt.errors import ConfigError
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
@@ -162,6 +163,7 @@ class RedisLimitStore:
 
     def __post_init__(self) -> None:
         check_redis_url("RedisLimitStore", self.url)  # and the package: an error here, not at the first call
+        object.__setattr__(self, "url", HiddenStr(self.url))
         seconds: object = self.lease_seconds
         if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 < seconds <= _MAX_LEASE:
             raise ConfigError(

@@ -6,6 +6,7 @@ from ipaddress import ip_address
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from agentrt._runtime.hidden import HiddenStr
 from agentrt._runtime.options import check_bool
 from agentrt._runtime.representation import never_raises, repr_as_call
 from agentrt._runtime.text import mask, repr_of
@@ -60,7 +61,7 @@ class OAuthClient:
                 f'OAuthClient({client_id!r:.100}, secret_in=...) must be "basic" or "post", not {secret_in!r:.100}'
             )
         self.client_id, self.issuer, self.secret_in = client_id, issuer, secret_in
-        self._secret = secret
+        self._secret = None if secret is None else HiddenStr(secret)
 
     @property
     def secret(self) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
+from agentrt._runtime.hidden import NotPickled
 from agentrt._runtime.options import import_extra
 from agentrt._runtime.representation import never_raises
 from agentrt.errors import ConfigError, StoreError
@@ -14,7 +15,7 @@ from agentrt.types import JSONObject
 __all__ = ["TokenStore", "row_key"]
 
 
-class TokenStore:
+class TokenStore(NotPickled):
     """Keeps the tokens of MCP servers, encrypted with `key` at any place but memory.
 
     `url` is "memory:", "file:tokens.json", "sqlite:tokens.db", "postgresql://host/database" or "redis://host". Files
