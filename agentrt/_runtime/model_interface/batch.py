@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
+from agentrt._runtime.concurrency.reaper import Reaper
 from agentrt._runtime.options import check_seconds
 from agentrt._runtime.representation import never_raises
 from agentrt.errors import Malformed, ModelError, RateLimited, Timeout, Transient
@@ -123,7 +124,7 @@ class Batch:
         return sorted([result async for result in self], key=lambda result: result.index)
 
     def __aiter__(self) -> AsyncIterator[BatchResult]:
-        return self._results()
+        return _DroppableResults(self._results())
 
     async def _results(self) -> AsyncGenerator[BatchResult, None]:
         record = await self._until_ended()
@@ -186,6 +187,29 @@ class Batch:
                 )
             await anyio.sleep(min(delay, seconds_left))
             pause = min(pause * _PAUSE_GROWTH, max(_LONGEST_PAUSE, self._poll_seconds))
+
+
+class _DroppableResults:
+    """Results whose reader may leave by a plain `break`: the generator, and its connection, is closed at once."""
+
+    def __init__(self, results: AsyncGenerator[BatchResult, None]) -> None:
+        self._results = results
+        self._reaper: Reaper | None = None
+
+    def __aiter__(self) -> AsyncIterator[BatchResult]:
+        return self
+
+    async def __anext__(self) -> BatchResult:
+        self._reaper = self._reaper or Reaper()  # here, inside an event loop
+        return await anext(self._results)
+
+    async def aclose(self) -> None:
+        await self._results.aclose()
+
+    def __del__(self) -> None:
+        # Nothing but scheduling here. Trio warns of a generator that is collected before its end.
+        if self._reaper is not None and getattr(self._results, "ag_frame", None) is not None:
+            self._reaper.reap(self._results)
 
 
 def expired_error(source: str) -> Timeout:

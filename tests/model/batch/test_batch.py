@@ -4,6 +4,8 @@ import json
 from contextlib import aclosing
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from agentrt.errors import (
@@ -152,13 +154,19 @@ async def test_the_wait_has_an_end() -> None:
         await batch.wait()
 
 
-async def test_a_reader_that_leaves_closes_the_file() -> None:
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # which warns of generators that are collected
+async def test_a_reader_that_leaves_by_a_plain_break_closes_the_file() -> None:
     server = BatchServer()
     batch = await submit("chat", server)
+    async for _ in batch:
+        assert server.open
+        break
+    with anyio.fail_after(10):
+        while server.open:
+            await anyio.lowlevel.checkpoint()
     async with aclosing(aiter(batch)) as results:  # type: ignore[type-var]
-        async for _ in results:
-            assert server.open
-            break
+        await anext(results)
+        assert server.open
     assert not server.open
     assert len(await batch.wait()) == 3
 
