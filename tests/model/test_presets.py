@@ -134,6 +134,41 @@ async def test_a_preset_knows_what_its_servers_refuse(provider: str, sent: str) 
     assert (await server_asked_with(f"{provider}:some-model", api_key="key")).body["tool_choice"] == sent
 
 
+ALLOWS = {"openai", "openai-responses", "gemini"}
+
+
+@pytest.mark.parametrize("provider", PRESETS)
+async def test_a_server_is_held_to_the_named_tools_or_gets_no_others(provider: str) -> None:
+    class NameLook(MiddlewareBase):
+        async def on_reasoning(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            async for item in next_handler(tool_choice=ToolChoice(tools=["look"])):
+                yield item
+
+    server, preset = Server(), PRESETS[provider]
+    address = {} if provider in ALLOWS else {"base_url": "https://server.example/v1"}
+    model = chat_model(f"{provider}:{preset.example}", api_key="key", http_client=server.client, **address)
+    assert model.supports_allowed_tools == (provider in ALLOWS)
+
+    def look() -> None:
+        """Look."""
+
+    def shut() -> None:
+        """Shut."""
+
+    async with Agent("a", model=model, tools=[look, shut], middlewares=[NameLook()]) as agent:
+        with pytest.raises(Rejected):
+            await agent.reply("Hello")
+        asked = [server.body]
+        with pytest.raises(Rejected):
+            await model([UserMsg("Hello")], agent.toolkit.get_json_schemas(), ToolChoice(tools=["look"]))
+        asked.append(server.body)
+    for body in asked:
+        tools = json.dumps(body.get("tools") or body.get("toolConfig"))
+        assert ("shut" in tools) == (provider in ALLOWS)
+        choice = body.pop("tool_choice", None) or body.get("toolConfig")
+        assert "look" in json.dumps(choice) or provider not in ALLOWS
+
+
 @pytest.mark.parametrize(
     ("provider", "variable", "value", "url"),
     [

@@ -91,7 +91,7 @@ def _offer(
     conversation, added = agent.live_conversation, tools.added or {}
     if tools.allowed and model.supports_allowed_tools:
         tool_choice = _within([*tools.allowed, *added], tool_choice)
-    narrowed = _narrow(tools, tool_choice, model)
+    narrowed = model.narrow(tools, tool_choice)
     if (added or conversation.layers_of_added) and not is_internal(conversation.run):
         names = {schema["function"]["name"] for schema in narrowed}
         offer_for_this_round(agent, {name: entry for name, entry in added.items() if name in names})
@@ -257,7 +257,7 @@ async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoic
     if chains.on_tools is not current_tools:
         await assemble(agent, run, run.progress.offered_toolkit)
     runnable = run.toolkit.get_json_schemas(state.active_groups)
-    tools = runnable if tool_choice is None else _narrow(runnable, tool_choice, agent.model)
+    tools = runnable if tool_choice is None else agent.model.narrow(runnable, tool_choice)
     if chains.on_model_call is not call_model:
         tools = OfferedTools(tools)
         tools.runnable = runnable
@@ -267,13 +267,6 @@ async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoic
         agent, messages=messages, tools=tools, tool_choice=tool_choice, current_model=agent.model
     )
     return answer if answer.__class__ is ChatResponse else check_model_answer(agent.model, answer)
-
-
-def _narrow(schemas: list[JSONSchema], tool_choice: ToolChoice | None, model: ChatModelBase) -> list[JSONSchema]:
-    """Return the schemas that the model is to get: those that the choice names, or all if it can be held to these."""
-    if tool_choice is None or tool_choice.tools is None or (tool_choice.tools and model.supports_allowed_tools):
-        return schemas
-    return [schema for schema in schemas if schema["function"]["name"] in tool_choice.tools]
 
 
 def _within(allowed: list[str], tool_choice: ToolChoice | None) -> ToolChoice:

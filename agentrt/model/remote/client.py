@@ -268,8 +268,8 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
 
     def _batch_body(self, request: BatchRequest) -> JSONObject:
         """Return the body of a request that is answered as a whole."""
-        tools = None if request.tools is None else [*request.tools]
         choice = ToolChoice(request.tool_choice) if isinstance(request.tool_choice, str) else request.tool_choice
+        tools = None if request.tools is None else self.narrow(request.tools, choice)
         self._refuse_unsupported(request.messages, tools or (), choice)
         messages = self._refused_parts.remove_from([*request.messages])
         body = {**self._body(messages, tools, choice), **self._extra_body}
