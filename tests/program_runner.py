@@ -1,8 +1,9 @@
 """Runs programs as `python -W error` would, but without importing agentrt anew for each.
 
 As a script this file is the server: it imports what nearly every program of the tests imports, also in its first reply,
-which takes longer than most of them run, and forks for each request that it reads from standard input. A program that
-needs a Python of its own (for a terminal, a closed stream or an encoding) is not for it.
+which takes longer than most of them run, and the modules that its arguments name. It forks for each request that it
+reads from standard input. A program that needs a Python of its own (for a terminal, a closed stream or an encoding) is
+not for it.
 """
 
 import atexit
@@ -15,8 +16,10 @@ import sys
 import tempfile
 import threading
 import types
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import IO
 
@@ -27,12 +30,28 @@ ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 300  # seconds; only a failure waits that long
 
 
-class ProgramRunner:
-    """Runs one program at a time, each in a process of its own that the server forks."""
+class RunningProgram:
+    """A program that has been started, and that somebody has to wait for."""
 
-    def __init__(self, requests: IO[str], exit_codes: IO[str]) -> None:
+    def __init__(self, pid: int, runner: "ProgramRunner") -> None:
+        self.pid = pid
+        self._runner = runner
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def wait(self) -> int:
+        """Return the exit code. Nobody else is served until then."""
+        return self._runner.request(self.pid)
+
+
+class ProgramRunner:
+    """Runs programs, each in a process of its own that the server forks."""
+
+    def __init__(self, requests: IO[str], answers: IO[str]) -> None:
         self._requests = requests
-        self._exit_codes = exit_codes
+        self._answers = answers
+        self._lock = threading.Lock()
 
     def run(
         self,
@@ -53,18 +72,40 @@ class ProgramRunner:
         ):
             keys.write(typed)
             keys.flush()
-            place, source = (str(program), program.read_text("utf-8")) if isinstance(program, Path) else ("", program)
             streams = [keys.name, output.name, errors.name]
-            request = [place, source, arguments, str(cwd), streams, environment and {**environment}]
+            exit_code = self._start(program, arguments, cwd, streams, environment, PATIENCE).wait()
+            return subprocess.CompletedProcess([str(program), *arguments], exit_code, output.read(), errors.read())
+
+    def start(
+        self, program: str, *arguments: str, errors: Path, environment: Mapping[str, str] | None = None
+    ) -> RunningProgram:
+        """Start source text, and go on; what it writes to standard error is added to the file."""
+        return self._start(program, arguments, ROOT, [os.devnull, os.devnull, str(errors)], environment, 0)
+
+    def _start(
+        self,
+        program: str | Path,
+        arguments: Sequence[str],
+        cwd: Path,
+        streams: Sequence[str],
+        environment: Mapping[str, str] | None,
+        patience: int,
+    ) -> RunningProgram:
+        place, source = (str(program), program.read_text("utf-8")) if isinstance(program, Path) else ("", program)
+        request = [place, source, arguments, str(cwd), streams, environment and {**environment}, patience]
+        return RunningProgram(self.request(request), self)
+
+    def request(self, request: object) -> int:
+        with self._lock:
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
-            exit_code = int(self._exit_codes.readline())
-            return subprocess.CompletedProcess([source, *arguments], exit_code, output.read(), errors.read())
+            return int(self._answers.readline())
 
 
 @contextmanager
-def open_program_runner() -> Iterator[ProgramRunner]:
-    command = [sys.executable, "-W", "error", "-m", "tests.program_runner"]
+def open_program_runner(*modules: str) -> Iterator[ProgramRunner]:
+    """Start a server that has imported these modules too."""
+    command = [sys.executable, "-W", "error", "-m", "tests.program_runner", *modules]
     pipe = subprocess.PIPE
     environment = {
         "AGENTRT_MODEL": "rules",  # without one, `default_model()` says so in each program
@@ -79,7 +120,10 @@ def open_program_runner() -> Iterator[ProgramRunner]:
 
 
 def main() -> None:
-    """Serve requests; in a forked process, run the program and end as Python does."""
+    """Serve requests; in a forked process, run the program and end as Python does.
+
+    The answer to a program is the process that runs it, and the answer to the number of a process is its exit code.
+    """
     import importlib.metadata  # noqa: F401
 
     import pydantic.main  # noqa: F401
@@ -89,14 +133,20 @@ def main() -> None:
     import agentrt.testing  # noqa: F401
 
     anyio.run(anyio.lowlevel.checkpoint)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of somebody else's modules
+        for name in sys.argv[1:]:
+            import_module(name)
     gc.collect()
     gc.freeze()  # what is imported here is garbage of no program
 
     for line in sys.stdin:
-        place, source, arguments, cwd, streams, environment = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(PATIENCE)
+        request = json.loads(line)
+        if isinstance(request, int):
+            answer = os.waitstatus_to_exitcode(os.waitpid(request, 0)[1])
+        elif (answer := os.fork()) == 0:
+            place, source, arguments, cwd, streams, environment, patience = request
+            signal.alarm(patience)
             _redirect(streams)
             os.chdir(cwd)
             if environment is not None:
@@ -110,14 +160,13 @@ def main() -> None:
                     raise
                 exit_code = error.code or 0
             _end(exit_code)
-        _, status = os.waitpid(child, 0)
-        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
 
 
 def _redirect(streams: Sequence[str]) -> None:
     for number, path in enumerate(streams):
-        file = os.open(path, os.O_RDWR)
+        file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)  # several programs may write into one file
         os.dup2(file, number)
         os.close(file)
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)  # the server's has the next request in it

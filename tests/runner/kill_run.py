@@ -6,11 +6,11 @@ import os
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +21,9 @@ from agentrt import Msg
 from agentrt.event import ReplyEndEvent
 from agentrt.runner import Runner
 from agentrt.state import SQLiteStore
+from tests.program_runner import ProgramRunner, RunningProgram, open_program_runner
 
-ROOT = Path(__file__).resolve().parents[2]
+COMMAND = "import sys\nfrom agentrt.console.cli import main\nsys.exit(main())"
 
 
 class Report(NamedTuple):
@@ -39,51 +40,67 @@ class Workers:
     """Workers of one database, of which one works and the others wait; a killed one is replaced at once."""
 
     def __init__(
-        self, folder: Path, count: int, environment: dict[str, str], runner: str = "tests.runner.kill_worker:runner"
+        self,
+        programs: ProgramRunner,
+        folder: Path,
+        count: int,
+        environment: dict[str, str],
+        runner: str = "tests.runner.kill_worker:runner",
     ) -> None:
+        self.kills = 0
+        self.environment = environment
+        self._programs = programs
         self._runner = runner
         self._database = folder / "agent.db"
         self._log = folder / "effects.log"
-        self._errors = (folder / "workers.log").open("w")
-        self._environment = environment
-        self._processes = [self._start() for _ in range(count)]
+        self._errors = folder / "workers.log"
         self._done_before = -1
-        self.kills = 0
+        self._processes = [self.start() for _ in range(count)]
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "agentrt", "worker", self._runner]
-        return subprocess.Popen(command, cwd=ROOT, env=self._environment, stderr=self._errors)
+    def start(self) -> RunningProgram:
+        return self._programs.start(COMMAND, "worker", self._runner, errors=self._errors, environment=self.environment)
 
-    def find_busy(self) -> "list[subprocess.Popen[bytes]]":
-        """Return the worker that runs replies at this moment, and has run a tool; empty if there is none.
+    def find_busy(self) -> list[RunningProgram]:
+        """Return the workers that run replies at this moment, and have run a tool.
 
-        Also empty until a call has ended since the last kill: else a slow machine would never come to an end.
+        Empty until a call has ended since the last kill: else a slow machine would never come to an end.
         """
         if count_done(self._log) == self._done_before:
             return []
-        with closing(sqlite3.connect(self._database, timeout=5)) as connection:
-            rows = connection.execute("SELECT DISTINCT worker FROM runner_queue WHERE status = 'running'").fetchall()
-        pids = {int(name.split(":")[1]) for (name,) in rows}
+        pids = {int(name.split(":")[1]) for name in self.names_of_busy()}
         pids &= {json.loads(line)["pid"] for line in self._log.read_text().splitlines()}
         # A name may be that of a worker that was killed, until the next one has queued again what it left.
-        return [process for process in self._processes if process.pid in pids and process.poll() is None]
+        return [process for process in self._processes if process.pid in pids]
 
-    def kill_busy(self) -> None:
-        """Kill a busy worker, if there is one, and start another."""
-        for process in self.find_busy()[:1]:
+    def names_of_busy(self) -> Iterable[str]:
+        with closing(sqlite3.connect(self._database, timeout=5)) as connection:
+            rows = connection.execute("SELECT DISTINCT worker FROM runner_queue WHERE status = 'running'").fetchall()
+        return [name for (name,) in rows]
+
+    def kill_busy(self) -> bool:
+        """Kill a busy worker, if there is one, and start another; returns whether there was one."""
+        return self.disturb_busy(self.kill)
+
+    def disturb_busy(self, disturb: Callable[[RunningProgram], None]) -> bool:
+        busy = self.find_busy()
+        if busy:
             self._done_before = count_done(self._log)
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            self._processes.remove(process)
-            self._processes.append(self._start())
             self.kills += 1
+            disturb(random.choice(busy))
+        return bool(busy)
+
+    def kill(self, process: RunningProgram) -> None:
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        self._processes.remove(process)
+        self._processes.append(self.start())
 
     def stop(self) -> None:
         for process in self._processes:
-            process.terminate()
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGTERM)
         for process in self._processes:
-            process.wait()
-        self._errors.close()
+            assert process.wait() in (0, -signal.SIGTERM)  # the last one may not have been ready for a signal
 
 
 def count_done(log: Path) -> int:
@@ -93,13 +110,18 @@ def count_done(log: Path) -> int:
 
 
 async def run(
-    folder: Path, *, conversations: int, replies: int, workers: int, every: float, idempotent: bool
+    programs: ProgramRunner,
+    folder: Path,
+    *,
+    conversations: int,
+    replies: int,
+    workers: int,
+    every: float,
+    idempotent: bool,
 ) -> Report:
     log = folder / "effects.log"
     log.touch()
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware")])
-    environment = {**os.environ, "PYTHONPATH": paths, "KILL_TEST_LOG": str(log)}
-    environment["KILL_TEST_DATABASE"] = str(folder / "agent.db")
+    environment = {**os.environ, "KILL_TEST_LOG": str(log), "KILL_TEST_DATABASE": str(folder / "agent.db")}
     environment["KILL_TEST_IDEMPOTENT"] = "1" if idempotent else "0"
     os.environ["KILL_TEST_LOG"] = str(log)
     from tests.runner.kill_app import agent
@@ -114,7 +136,7 @@ async def run(
             for turn in range(replies)
             for number in range(conversations)
         ]
-        processes = Workers(folder, workers, environment)
+        processes = Workers(programs, folder, workers, environment)
         try:
             async with anyio.create_task_group() as killing:
 
@@ -192,9 +214,10 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=2.0, help="seconds between kills")
     parser.add_argument("--idempotent", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, open_program_runner() as programs:
         report = anyio.run(
             lambda: run(
+                programs,
                 Path(folder),
                 conversations=options.conversations,
                 replies=options.replies,

@@ -10,25 +10,16 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 
 from agentrt.errors import SessionIOError
+from tests.program_runner import open_program_runner
 from tests.runner.kill_app import TOOLS
-from tests.runner.kill_run import ROOT, Report, Workers
+from tests.runner.kill_run import Report, Workers
 
 WORKER = "tests.runner.tasks_app:runner"
-
-
-class Killable(Protocol):
-    """Workers, and a way to kill a busy one of them."""
-
-    @property
-    def kills(self) -> int: ...
-
-    def kill_busy(self) -> None: ...
-    def stop(self) -> None: ...
 
 
 def environment_of(folder: Path, url: str, *, idempotent: bool) -> dict[str, str]:
@@ -36,12 +27,11 @@ def environment_of(folder: Path, url: str, *, idempotent: bool) -> dict[str, str
     (folder / "effects.log").touch()
     values = {"KILL_TEST_LOG": str(folder / "effects.log"), "KILL_TEST_IDEMPOTENT": "1" if idempotent else "0"}
     os.environ.update(values)
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware")])
-    return {**os.environ, "PYTHONPATH": paths, "KILL_TEST_DATABASE": url}
+    return {**os.environ, "KILL_TEST_DATABASE": url}
 
 
 async def run(
-    workers: Killable, folder: Path, url: str, *, conversations: int, every: float, idempotent: bool
+    workers: Workers, folder: Path, url: str, *, conversations: int, every: float, idempotent: bool
 ) -> Report:
     """Let three calls of each conversation go, and kill workers until all of them have come back."""
     from tests.runner.tasks_app import make_runner
@@ -114,11 +104,11 @@ def main() -> int:
     parser.add_argument("--every", type=float, default=1.0, help="seconds between kills")
     parser.add_argument("--idempotent", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, open_program_runner() as programs:
         folder = Path(name)
         url = str(folder / "agent.db")
         environment = environment_of(folder, url, idempotent=options.idempotent)
-        workers = Workers(folder, options.workers, environment, WORKER)
+        workers = Workers(programs, folder, options.workers, environment, WORKER)
         arguments = {"conversations": options.conversations, "every": options.every, "idempotent": options.idempotent}
         report = anyio.run(lambda: run(workers, folder, url, **arguments))
         log = (folder / "workers.log").read_text()

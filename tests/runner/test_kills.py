@@ -1,8 +1,8 @@
 """Workers that are killed while they are busy: `python -m tests.runner.kill_run` does the same for longer."""
 
 import os
-import subprocess
-import sys
+import signal
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -10,6 +10,7 @@ import pytest
 
 from agentrt.runner import Runner
 from agentrt.state import SQLiteStore
+from tests.program_runner import ProgramRunner
 from tests.runner import kill_run, task_kills
 
 
@@ -17,11 +18,13 @@ from tests.runner import kill_run, task_kills
 @pytest.mark.parametrize("idempotent", [False, True])
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_nothing_is_lost_and_nothing_runs_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool, resource_tracker_runs: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool, program_runner: ProgramRunner
 ) -> None:
     monkeypatch.setenv("KILL_TEST_LOG", str(tmp_path / "effects.log"))
     monkeypatch.setitem(os.environ, "KILL_TEST_TOOL_SECONDS", "0.3")
-    report = await kill_run.run(tmp_path, conversations=6, replies=2, workers=2, every=1, idempotent=idempotent)
+    report = await kill_run.run(
+        program_runner, tmp_path, conversations=6, replies=2, workers=2, every=1, idempotent=idempotent
+    )
     log = (tmp_path / "workers.log").read_text()
     assert not report.problems, "\n".join([*report.problems, log[-3000:]])
     assert (report.finished, report.results.total()) == (12, 36)
@@ -33,13 +36,13 @@ async def test_nothing_is_lost_and_nothing_runs_twice(
 @pytest.mark.slow
 @pytest.mark.parametrize("idempotent", [False, True])
 async def test_background_calls_come_back_once_whatever_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool, resource_tracker_runs: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotent: bool, program_runner: ProgramRunner
 ) -> None:
     for name, value in {"LOG": "", "IDEMPOTENT": "", "TOOL_SECONDS": "0.3"}.items():
         monkeypatch.setenv(f"KILL_TEST_{name}", value)
     url = str(tmp_path / "agent.db")
     environment = task_kills.environment_of(tmp_path, url, idempotent=idempotent)
-    workers = kill_run.Workers(tmp_path, 2, environment, task_kills.WORKER)
+    workers = kill_run.Workers(program_runner, tmp_path, 2, environment, task_kills.WORKER)
     report = await task_kills.run(workers, tmp_path, url, conversations=6, every=0.3, idempotent=idempotent)
     assert not report.problems, "\n".join([*report.problems, (tmp_path / "workers.log").read_text()[-3000:]])
     assert report.results.total() == 18
@@ -48,15 +51,19 @@ async def test_background_calls_come_back_once_whatever_is_killed(
 @pytest.mark.slow
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_reply_that_kills_each_worker_is_given_up_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resource_tracker_runs: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program_runner: ProgramRunner
 ) -> None:
     monkeypatch.setenv("KILL_TEST_LOG", str(tmp_path / "effects.log"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(kill_run.ROOT), str(kill_run.ROOT / "middleware")]))
     from tests.runner.poison_app import agent
 
     store = SQLiteStore(tmp_path / "agent.db")
-    command = [sys.executable, "-m", "agentrt", "worker", "tests.runner.poison_app:agent", "--store"]
-    command.append(f"sqlite:{store.path}")
+    worker = partial(
+        program_runner.start,
+        kill_run.COMMAND,
+        *["worker", "tests.runner.poison_app:agent", "--store", f"sqlite:{store.path}"],
+        errors=tmp_path / "workers.log",
+        environment={**os.environ},
+    )
     codes: list[int] = []
     async with Runner(agent, store) as runner:
         handles = [
@@ -64,11 +71,11 @@ async def test_reply_that_kills_each_worker_is_given_up_alone(
         ]
         with anyio.fail_after(300):
             while len(codes) < 5:
-                process = await anyio.open_process(command, cwd=kill_run.ROOT, stderr=subprocess.DEVNULL)
-                codes.append(await process.wait())
-            async with await anyio.open_process(command, cwd=kill_run.ROOT, stderr=subprocess.DEVNULL) as process:
-                messages = [await handle.result() for handle in handles]
-                process.terminate()
+                codes.append(await anyio.to_thread.run_sync(worker().wait))
+            last = worker()
+            messages = [await handle.result() for handle in handles]
+            last.send_signal(signal.SIGTERM)
+            assert await anyio.to_thread.run_sync(last.wait) == 0
     assert codes == [-9] * 5
     assert [message.finished_reason for message in messages] == ["completed"] * 2 + ["failed"] + ["completed"] * 3
     assert messages[2].error == "the process that ran it died 5 times"

@@ -10,6 +10,7 @@ from agentrt._runtime.block import new_name
 from agentrt.runner import DBOSRunner
 from agentrt.state import PostgresStore
 from tests.postgres_server import PostgresServer
+from tests.program_runner import ProgramRunner, open_program_runner
 
 NewRunner = Callable[..., DBOSRunner]
 
@@ -41,6 +42,13 @@ def new_runner(postgres: PostgresServer, store: PostgresStore) -> NewRunner:
         return DBOSRunner(agent, store, postgres.url, schema=schema, **options)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def dbos_programs() -> Iterator[ProgramRunner]:
+    """Programs that have imported DBOS, which takes seconds."""
+    with open_program_runner("dbos") as programs:
+        yield programs
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,13 @@
 """Workers that are killed, frozen and cut off while they are busy: `python -m tests.runner.dbos.machines_run`."""
 
 import argparse
-import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -20,17 +19,19 @@ from agentrt.errors import SessionIOError
 from agentrt.runner import DBOSRunner
 from agentrt.state import PostgresStore
 from tests.postgres_server import PostgresServer
-from tests.runner.kill_run import ROOT, Report, check_effects, count_done, follow
+from tests.program_runner import ProgramRunner, RunningProgram, open_program_runner
+from tests.runner.kill_run import Report, Workers, check_effects, follow
 
 Fault = Literal["kill", "freeze", "cut", "restart"]
 LEASE_SECONDS = 2.0
 
 
-class Machines:
+class Machines(Workers):
     """Workers over one database, and what is done to them."""
 
     def __init__(
         self,
+        programs: ProgramRunner,
         server: PostgresServer,
         folder: Path,
         count: int,
@@ -38,74 +39,43 @@ class Machines:
         frozen_seconds: float,
         runner: str = "tests.runner.dbos.machine:runner",
     ) -> None:
-        self._runner = runner
         self._server = server
-        self._errors = (folder / "workers.log").open("w")
-        self._log = folder / "effects.log"
-        self._environment = environment
         self._frozen_seconds = frozen_seconds
         self._started = 0
-        self._done_before = -1
-        self._processes = [self._start() for _ in range(count)]
-        self.hits = 0
+        super().__init__(programs, folder, count, environment, runner)
 
-    def _start(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "agentrt", "worker", self._runner]
+    def start(self) -> RunningProgram:
         # Every second one is of the new version, where there are two.
-        version = self._environment["KILL_TEST_VERSIONS"] == "2" and self._started % 2 == 1
+        is_new = self.environment["KILL_TEST_VERSIONS"] == "2" and self._started % 2 == 1
         self._started += 1
-        environment = {**self._environment, "KILL_TEST_IS_NEW": "1" if version else ""}
-        return subprocess.Popen(command, cwd=ROOT, env=environment, stderr=self._errors)
+        self.environment["KILL_TEST_IS_NEW"] = "1" if is_new else ""
+        return super().start()
 
-    def find_busy(self) -> "list[subprocess.Popen[bytes]]":
-        """Return the workers that run replies at this moment, and have run a tool.
-
-        Empty until a call has ended since the last fault: else a slow machine would never come to an end.
-        """
-        if count_done(self._log) == self._done_before:
-            return []
+    def names_of_busy(self) -> Iterable[str]:
         rows = self._ask("SELECT DISTINCT executor_id FROM agentrt_runner.workflow_status WHERE status = 'PENDING'")
-        pids = {int(name.split(":")[1]) for (name,) in rows}
-        pids &= {json.loads(line)["pid"] for line in self._log.read_text().splitlines()}
-        return [process for process in self._processes if process.pid in pids and process.poll() is None]
+        return [name for (name,) in rows]
 
     def do(self, fault: Fault) -> bool:
         """Do it to a busy worker, or to the database under it; returns whether there was one."""
-        busy = self.find_busy()
-        if not busy:
-            return False
-        process = random.choice(busy)
-        self._done_before = count_done(self._log)
-        self.hits += 1
-        if fault == "kill":
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            self._processes.remove(process)
-            self._processes.append(self._start())
-        elif fault == "freeze":
-            process.send_signal(signal.SIGSTOP)
-            time.sleep(self._frozen_seconds)
-            process.send_signal(signal.SIGCONT)
-        elif fault == "cut":
-            self._ask("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1")
-        else:
-            self._server.stop()
-            time.sleep(1)
-            self._server.start()
-        return True
+        return self.disturb_busy(getattr(self, fault))
+
+    def freeze(self, process: RunningProgram) -> None:
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(self._frozen_seconds)
+        process.send_signal(signal.SIGCONT)
+
+    def cut(self, _: RunningProgram) -> None:
+        self._ask("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1")
+
+    def restart(self, _: RunningProgram) -> None:
+        self._server.stop()
+        time.sleep(1)
+        self._server.start()
 
     def _ask(self, statement: str) -> list[Any]:
         with suppress(psycopg.Error), psycopg.connect(self._server.url, autocommit=True) as connection:
             return connection.execute(statement.encode()).fetchall()
         return []
-
-    def stop(self) -> None:
-        for process in self._processes:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        for process in self._processes:
-            process.wait()
-        self._errors.close()
 
 
 class PatientStore:
@@ -123,6 +93,7 @@ class PatientStore:
 
 
 async def run(
+    programs: ProgramRunner,
     server: PostgresServer,
     folder: Path,
     *,
@@ -137,8 +108,7 @@ async def run(
     """Run the conversations, while each fault comes every so many seconds, by chance."""
     log = folder / "effects.log"
     log.touch()
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "middleware")])
-    environment = {**os.environ, "PYTHONPATH": paths, "KILL_TEST_LOG": str(log), "KILL_TEST_DATABASE": server.url}
+    environment = {**os.environ, "KILL_TEST_LOG": str(log), "KILL_TEST_DATABASE": server.url}
     environment["KILL_TEST_IDEMPOTENT"] = "1" if idempotent else "0"
     environment["KILL_TEST_LEASE_SECONDS"] = str(lease_seconds)
     environment["KILL_TEST_VERSIONS"] = str(versions)
@@ -154,7 +124,7 @@ async def run(
     async with DBOSRunner(agent, store, server.url) as runner:
         handles = [await runner.submit(f"s{number}", "Go", reply_id="r0") for number in range(conversations)]
         patient: Any = PatientStore(store)
-        machines = Machines(server, folder, workers, environment, frozen_seconds)
+        machines = Machines(programs, server, folder, workers, environment, frozen_seconds)
 
         async def disturb(fault: Fault, every: float) -> None:
             while True:
@@ -175,7 +145,7 @@ async def run(
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(machines.stop)
         results = await check_effects(patient, conversations, log, problems, idempotent=idempotent)
-    return Report(machines.hits, time.monotonic() - begun, len(finished), results, problems)
+    return Report(machines.kills, time.monotonic() - begun, len(finished), results, problems)
 
 
 def main() -> int:
@@ -191,11 +161,12 @@ def main() -> int:
     faults: Any = {name: float(seconds) for name, seconds in (item.split("=") for item in options.fault or ["kill=2"])}
     server = PostgresServer(connections=200)
     try:
-        with tempfile.TemporaryDirectory() as name:
+        with tempfile.TemporaryDirectory() as name, open_program_runner("dbos") as programs:
             folder = Path(name)
 
             async def run_all() -> Report:
                 return await run(
+                    programs,
                     server,
                     folder,
                     faults=faults,

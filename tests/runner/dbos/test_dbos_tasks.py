@@ -10,6 +10,7 @@ from agentrt.event import TaskStartedEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from tests.postgres_server import PostgresServer
+from tests.program_runner import ProgramRunner
 from tests.runner import task_kills
 from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, work
 from tests.runner.dbos.machines_run import Machines
@@ -89,28 +90,17 @@ async def test_task_whose_saved_session_is_gone_runs_once_and_wakes(new_runner, 
     assert waiting.runs == 1
 
 
-class KilledMachines(Machines):
-    """Machines of which a busy one is killed."""
-
-    @property
-    def kills(self) -> int:
-        return self.hits
-
-    def kill_busy(self) -> None:
-        self.do("kill")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("idempotent", [False, True])
 async def test_no_result_is_lost_and_none_comes_twice(
-    tmp_path: Path, monkeypatch, own_server: PostgresServer, idempotent
+    tmp_path: Path, monkeypatch, dbos_programs: ProgramRunner, own_server: PostgresServer, idempotent
 ):
     monkeypatch.setenv("KILL_TEST_TOOL_SECONDS", "0.5")
     monkeypatch.setenv("KILL_TEST_LOG", "")
     monkeypatch.setenv("KILL_TEST_IDEMPOTENT", "")
     environment = task_kills.environment_of(tmp_path, own_server.url, idempotent=idempotent)
     environment["KILL_TEST_VERSIONS"] = "1"
-    machines = KilledMachines(own_server, tmp_path, 3, environment, 0.0, task_kills.WORKER)
+    machines = Machines(dbos_programs, own_server, tmp_path, 3, environment, 0.0, task_kills.WORKER)
     report = await task_kills.run(machines, tmp_path, own_server.url, conversations=8, every=0.5, idempotent=idempotent)
     log = (tmp_path / "workers.log").read_text()
     assert not report.problems, "\n".join([*report.problems, log[-3000:]])

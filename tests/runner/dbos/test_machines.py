@@ -16,11 +16,11 @@ FAULTS: list[Any] = [{"freeze": 1.0}, {"cut": 0.5, "kill": 3.0}, {"restart": 3.0
 
 @pytest.mark.slow
 @pytest.mark.parametrize("faults", FAULTS, ids="-".join)
-async def test_no_effect_is_lost_and_none_is_repeated(tmp_path: Path, monkeypatch, own_server, faults):
+async def test_no_effect_is_lost_and_none_is_repeated(tmp_path: Path, monkeypatch, dbos_programs, own_server, faults):
     monkeypatch.setenv("KILL_TEST_LOG", "")
     monkeypatch.setenv("KILL_TEST_IDEMPOTENT", "")
     monkeypatch.setenv("KILL_TEST_TOOL_SECONDS", "0.5")
-    report = await machines_run.run(own_server, tmp_path, faults=faults, conversations=CONVERSATIONS)
+    report = await machines_run.run(dbos_programs, own_server, tmp_path, faults=faults, conversations=CONVERSATIONS)
     log = (tmp_path / "workers.log").read_text()
     assert not report.problems, "\n".join([*report.problems, log[-3000:]])
     assert (report.finished, report.results.total()) == (CONVERSATIONS, 3 * CONVERSATIONS)
@@ -29,12 +29,12 @@ async def test_no_effect_is_lost_and_none_is_repeated(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
-async def test_idempotent_tools_leave_nothing_unknown(tmp_path: Path, monkeypatch, own_server):
+async def test_idempotent_tools_leave_nothing_unknown(tmp_path: Path, monkeypatch, dbos_programs, own_server):
     monkeypatch.setenv("KILL_TEST_LOG", "")
     monkeypatch.setenv("KILL_TEST_IDEMPOTENT", "")
     monkeypatch.setenv("KILL_TEST_TOOL_SECONDS", "0.5")
     report = await machines_run.run(
-        own_server, tmp_path, faults={"kill": 2.0}, conversations=CONVERSATIONS, idempotent=True
+        dbos_programs, own_server, tmp_path, faults={"kill": 2.0}, conversations=CONVERSATIONS, idempotent=True
     )
     log = (tmp_path / "workers.log").read_text()
     assert not report.problems, "\n".join([*report.problems, log[-3000:]])
