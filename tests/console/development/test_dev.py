@@ -156,13 +156,15 @@ def test_port_in_use_is_said_before_anything_is_loaded(capsys):
         ("x = 1\nimport no_such_module", r"No module named 'no_such_module'\"\) \(at .*developed_app.py:2\)"),
     ],
 )
-def test_first_version_that_fails_ends_the_command(content: str, problem: str, app: Path):
+def test_first_version_that_fails_ends_the_command(
+    content: str, problem: str, app: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
     app.write_text(content)
-    with development("developed_app:agent") as running:
-        text = running.wait_for_end()
-        assert re.search(problem, text), text
-        assert text.count("\n") == 1, text
-        assert running.process.wait(PATIENCE) == 2
+    assert main(["dev", "developed_app:agent", "--port", "0"]) == 2
+    text = "".join(capfd.readouterr())
+    assert re.search(problem, text), text
+    assert text.count("\n") == 1, text
 
 
 @pytest.mark.slow
