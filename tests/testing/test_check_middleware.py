@@ -564,7 +564,6 @@ class BringsATool(MiddlewareBase):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("faults", [[], ["cancel", "drop"]], ids=["none", "some"])
 @pytest.mark.parametrize(
     "middleware",
     [
@@ -581,8 +580,8 @@ class BringsATool(MiddlewareBase):
         SaysNo,
     ],
 )
-async def test_what_a_middleware_may_do_is_not_reported(middleware, faults):
-    report = await check_middleware(middleware, faults=faults)
+async def test_what_a_middleware_may_do_is_not_reported(middleware):
+    report = await check_middleware(middleware, faults=["cancel", "drop"])
     assert not report.problems
     assert str(report).startswith(f"{middleware.__name__}: nothing found in ")
 
