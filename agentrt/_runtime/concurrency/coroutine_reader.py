@@ -7,7 +7,7 @@ readers nest, and a coroutine that tells something must have one.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import CodeType, FrameType, coroutine
@@ -94,7 +94,7 @@ class CoroutineReader(Generic[_Told]):
         self._work: Coroutine[Any, Any, Any] | None = None
         self._is_over = False
         self._reading = Reading()
-        self._rest: list[Any] = []  # of what was told last, the next one at the end
+        self._rest: Iterator[Any] = iter(())  # of what was told last
 
     @property
     def is_running(self) -> bool:
@@ -126,8 +126,8 @@ class CoroutineReader(Generic[_Told]):
 
     @coroutine
     def __anext__(self) -> Generator[Any, Any, _Told]:  # noqa: C901  # in one piece: each event passes here
-        if self._rest:
-            return self._rest.pop()  # type: ignore[no-any-return]  # what the coroutine tells
+        for told in self._rest:
+            return told  # type: ignore[no-any-return]  # what the coroutine tells
         reading, work = self._reading, self._work
         if reading.is_running:
             raise RuntimeError("this stream is being read by another task: one task reads it at a time")
@@ -168,11 +168,10 @@ class CoroutineReader(Generic[_Told]):
             raise
         finally:
             reading.is_running = False
-        if len(outcome) > 1:
-            self._rest = rest = [*outcome]
-            rest.reverse()
-            return rest.pop()  # type: ignore[no-any-return]
-        return outcome[0]  # type: ignore[no-any-return]  # what the coroutine tells
+        if len(outcome) == 1:
+            return outcome[0]  # type: ignore[no-any-return]  # what the coroutine tells
+        self._rest = rest = iter(outcome)
+        return next(rest)  # type: ignore[no-any-return]  # likewise
 
     def _start(self) -> Coroutine[Any, Any, Any]:
         self._work = work = self._make()
@@ -190,7 +189,7 @@ class CoroutineReader(Generic[_Told]):
         if self._work is None:
             self._is_over = True
             return
-        untaken, self._rest = self._rest[::-1], []
+        untaken = [*self._rest]
         self._reading.is_running = True
         try:
             await leave(self._work, untaken)
