@@ -2,7 +2,7 @@
 
 import base64
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import count, pairwise
 
 import pytest
@@ -62,6 +62,21 @@ def test_a_block_is_its_events(block):
     call = [ToolCallBlock(block.id, block.name, "{}")] if isinstance(block, ToolResultBlock) else []
     events = [event for each in [*call, block] for event in events_of("r", each)]
     assert message_of(events).content[-1] == block
+
+
+def test_events_of_blocks_are_as_their_classes_make_them():
+    result = ToolResultBlock("1", "f", [TextBlock("a")], ToolResultState.SUCCESS, {"k": 1})
+    numbers = count(1)
+    events = [
+        event
+        for block in (TextBlock("a"), ToolCallBlock("1", "f", "{}"), result)
+        for event in events_of("r", block, numbers)
+    ]
+    for event in events:
+        values = {each.name: getattr(event, each.name) for each in fields(event)}
+        assert values.pop("type") == type(event)(**values).type
+        assert type(event)(**values) == event
+    assert [event.seq for event in events] == [*range(1, 10)]
 
 
 @given(st.binary(max_size=20), st.lists(st.integers(0, 20), max_size=3))

@@ -263,10 +263,14 @@ class ReplyProgress:
         if event.__class__ in _QUESTIONS and self.parked_context is not None:
             self.note_asked(self.parked_context, event, self.sequence)  # type: ignore[arg-type]  # a question
         if event.__class__ in _CALL_STARTS and event.reply_id == self.reply_id:
-            if self._starts_sent is _NONE_SENT:
-                self._starts_sent = set()
-            self._starts_sent.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
+            self.note_start(event)
         return event
+
+    def note_start(self, event: AgentEvent) -> None:
+        """Note that the listener gets the start of a call or of its result."""
+        if self._starts_sent is _NONE_SENT:
+            self._starts_sent = set()
+        self._starts_sent.add((event.__class__, event.tool_call_id))  # type: ignore[attr-defined]  # these have it
 
     def note_asked(self, context: ReplyContext, event: QuestionEvent, seq: int) -> None:
         """Note when, and with which number, calls are asked about; another number than what was saved is saved again.

@@ -1,6 +1,6 @@
 """Rebuilds a message from the events at one point of a reply."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -83,6 +83,14 @@ class Recorder:
             except ValueError:  # likewise
                 continue
         return ended
+
+    def record_answer(self, events: Iterable[Any]) -> None:
+        """Apply what a model says, which is all of this reply."""
+        for event in events:
+            if event.__class__ is TextBlockDeltaEvent and event.block_id == self._block_id:  # as nearly always
+                self._pieces.append(event.delta)
+            else:
+                self.record(event)
 
     @property
     def message(self) -> Msg:

@@ -5,9 +5,10 @@ until then nothing in the reply can be interrupted. Events go to the nearest rea
 layer in between.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from inspect import iscoroutinefunction
+from itertools import count
 from types import AsyncGeneratorType, coroutine
 from typing import Any, NoReturn, Protocol
 
@@ -21,14 +22,30 @@ from agentrt._runtime.conversation.inputs import incoming_content, receive_emitt
 from agentrt._runtime.conversation.open_calls import forget_inner_calls
 from agentrt._runtime.conversation.progress import PLAIN_INSIDE, PLAIN_OUTSIDE
 from agentrt._runtime.conversation.reply_run import ReplyRun
-from agentrt._runtime.decoding.block_events import events_of
+from agentrt._runtime.decoding.block_events import NO_NUMBERS, events_of, events_of_output
 from agentrt._runtime.decoding.decoder import Decoder
 from agentrt._runtime.decoding.recorder import Recorder
 from agentrt._runtime.loop.answer import announce_round
 from agentrt._runtime.loop.tool_calls.tool_results import TakenResult, events_of_result, only_text
 from agentrt.errors import ChainContractError
-from agentrt.event import AgentEvent, HintBlockEvent, ModelCallEndEvent, ReplyEndEvent, ToolResultEndEvent
-from agentrt.message import APPLY, CALL_EVENTS, ContentBlock, Msg, ToolCallBlock, ToolCallState, ToolResultBlock
+from agentrt.event import (
+    AgentEvent,
+    HintBlockEvent,
+    ModelCallEndEvent,
+    ReplyEndEvent,
+    ToolCallStartEvent,
+    ToolResultEndEvent,
+)
+from agentrt.message import (
+    APPLY,
+    CALL_EVENTS,
+    ContentBlock,
+    Msg,
+    TextBlock,
+    ToolCallBlock,
+    ToolCallState,
+    ToolResultBlock,
+)
 from agentrt.state import ReplyContext
 from agentrt.types import ChatResponse, ToolOutput
 
@@ -105,12 +122,12 @@ class Outlet:
             self._stop()
 
     @coroutine
-    def tell_streamed(  # noqa: C901  # each delta passes here, and a call more would cost more than the rest
+    def tell_streamed(
         self, answer: ClosableStream, decoder: Decoder, recorder: Recorder | None = None
     ) -> Generator[Any, Any, None]:
         """Tell the answer that a model streams; ends the reply where that is longer than `max_output` allows."""
         # In locals, and in the frame that hands out, since each delta passes here.
-        record: Callable[[AgentEvent], object] = self._record if recorder is None else recorder.record
+        record = self._record_answer if recorder is None else recorder.record_answer
         mailbox, feed, yields, limit = self._mailbox, decoder.feed, self._yields, decoder.limit
         agent, notify = self._agent, self._notify
         interruption = self._interruption if self._has_steps else None
@@ -133,8 +150,7 @@ class Outlet:
             if events:
                 if mailbox.items and not mailbox.is_read:
                     yield from self._tell_emitted().__await__()
-                for event in events:
-                    record(event)  # which has no number yet
+                record(events)
                 if notify is not None:
                     for event in events:  # no ends of replies
                         notify(agent, event)
@@ -217,6 +233,21 @@ class Outlet:
                 self._stop()
         yield from chain.end(item).__await__()
 
+    def _record_answer(self, events: Sequence[AgentEvent]) -> None:
+        """Record and number what a model says: new events, which are all of this reply."""
+        progress = self._progress
+        progress.events_recorded += len(events)
+        for event in events:
+            cls = event.__class__
+            apply = _apply_of(cls)
+            if apply is not None:
+                apply(progress.message, event)
+            if self._numbers:
+                event.seq = progress.sequence = progress.sequence + 1
+                if cls is ToolCallStartEvent:
+                    progress.note_start(event)
+        progress.last_event = events[-1]
+
     def _record(self, event: AgentEvent) -> AgentEvent:
         """Record and number an event with plain content; returns it, or a copy where it has a number already."""
         progress, cls = self._progress, event.__class__
@@ -250,11 +281,15 @@ class Outlet:
         if end is not None:
             progress.record_event(end)
         if self.wants_events:
-            events = events_of(progress.reply_id, block)
+            events = self._make(events_of, block)
             progress.events_recorded += len(events)
             if end is not None:
                 events.append(end)
-            events = self._number(events)
+            if self._numbers:
+                if block.__class__ is not TextBlock:
+                    progress.note_start(events[0])
+                if end is not None:
+                    end.seq = progress.sequence = progress.sequence + 1
             if self._notify is not None:
                 self._observe(events)
             if self._yields:
@@ -315,7 +350,7 @@ class Outlet:
         elif self._interruption.has_pending_cancellation():  # a tool or a layer swallowed it
             await self._interruption.raise_pending_cancellation()
         if self.wants_events:
-            await self._hand_out(self._number(events_of(progress.reply_id, block)[1:]))  # the start was told already
+            await self._hand_out(self._make(events_of_output, block))  # its start was told already
         else:
             progress.sequence += 2
         if self._interruption.reason is not None:
@@ -328,6 +363,17 @@ class Outlet:
     def send_numbered(self, events: Sequence[AgentEvent]) -> Awaitable[None]:
         """Send on numbered events in one step."""
         return self._hand_out(events)
+
+    def _make(
+        self, make: Callable[[str, Any, Iterator[int]], list[AgentEvent]], block: ContentBlock
+    ) -> list[AgentEvent]:
+        """Make the events of a block, with numbers if this outlet numbers."""
+        progress = self._progress
+        if not self._numbers:
+            return make(progress.reply_id, block, NO_NUMBERS)
+        events = make(progress.reply_id, block, count(progress.sequence + 1))
+        progress.sequence += len(events)
+        return events
 
     def _number(self, events: list[AgentEvent]) -> list[AgentEvent]:
         """Number recorded events, if this outlet numbers."""
