@@ -1,5 +1,6 @@
-"""An estimate of the tokens of a call, for middlewares that count them."""
+"""The tokens of a call, estimated, and the capabilities that it needs, for middlewares that judge calls."""
 
+from agentrt._runtime.model_interface.capabilities import CAPABILITIES, needs_of
 from agentrt._runtime.model_interface.estimate import (
     CHARACTERS_PER_TOKEN,
     CountTokens,
@@ -10,10 +11,12 @@ from agentrt._runtime.model_interface.estimate import (
 )
 
 __all__ = [
+    "CAPABILITIES",
     "CHARACTERS_PER_TOKEN",
     "CountTokens",
     "TextLength",
     "characters_of",
     "estimated_usage",
+    "needs_of",
     "text_length",
 ]

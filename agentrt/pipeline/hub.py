@@ -10,7 +10,7 @@ from agentrt._runtime.conversation.inputs import MessagesInput
 from agentrt._runtime.keywords import accept_old_keywords
 from agentrt._runtime.representation import describe_setting, never_raises
 from agentrt.agent import AgentBase
-from agentrt.agent.subscribers import broadcast
+from agentrt.agent.audience import broadcast
 from agentrt.errors import ConfigError, UsageError
 from agentrt.pipeline.participants import agents_in
 

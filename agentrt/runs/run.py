@@ -12,12 +12,11 @@ from agentrt.agent import Agent
 from agentrt.errors import RunCorrupt, UsageError
 from agentrt.event import AgentEvent, AnyEvent
 from agentrt.message import Msg, ToolCallBlock, ToolResultBlock
-from agentrt.runs.contents import dump_json
+from agentrt.runs.contents import RecordedValues, dump_json, no_content
 from agentrt.runs.fork import Effects, add_effects, call_key, check_called_tools, start_conversation
 from agentrt.runs.inner_calls import RecordedInnerCall, read_inner_calls
 from agentrt.runs.log import FORMAT
 from agentrt.runs.parts import LayerCallRecord, ModelRequest, Step
-from agentrt.runs.values import RecordedValues, no_content
 from agentrt.state import AgentState
 from agentrt.state.records import RunRow
 from agentrt.state.sessions import check_session_id

@@ -27,7 +27,6 @@ from agentrt.serving.bodies import (
 from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate, RouteHandler
-from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.owners.sessions import (
     OwnerSessions,
     check_sent_id,
@@ -36,6 +35,7 @@ from agentrt.serving.owners.sessions import (
     message_json,
     no_reply,
 )
+from agentrt.serving.responses import JsonResponse
 from agentrt.serving.runs import Playground
 from agentrt.serving.sse import EventStream, reply_messages
 from agentrt.serving.submission import path_of_events, read_status, submit_answer, submit_messages

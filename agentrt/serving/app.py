@@ -31,11 +31,11 @@ from agentrt.serving.failure import ApiError, failure_body
 from agentrt.serving.gate import Gate
 from agentrt.serving.guard import RequestGuard, check_origins
 from agentrt.serving.inputs import InputBoard, InputRoutes, LoginRoute
-from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.limits import Limits
 from agentrt.serving.mcp.route import McpRoute
 from agentrt.serving.openai import OpenAIApi
 from agentrt.serving.owners.auth import Authenticate, identify
+from agentrt.serving.responses import JsonResponse
 from agentrt.serving.runs import Playground, PlaygroundSetting, RunRoutes
 from agentrt.serving.studio import LayerRoutes, ReportRoutes, StudioPage
 from agentrt.state import InMemoryStateStore, SessionStore

@@ -10,8 +10,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from agentrt.serving.failure import failure_body
 from agentrt.serving.guard import is_loopback
-from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.limits import Limits
+from agentrt.serving.responses import JsonResponse
 
 __all__ = ["BoundedProtocol", "network_of"]
 

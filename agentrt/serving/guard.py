@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentrt.errors import ConfigError
 from agentrt.serving.failure import ApiError, failure_body
-from agentrt.serving.json_response import JsonResponse
+from agentrt.serving.responses import JsonResponse
 
 __all__ = ["RequestGuard", "check_origins", "is_loopback"]
 

@@ -17,7 +17,7 @@ from agentrt.errors import (
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
-from agentrt.model.needs import CAPABILITIES, needs_of
+from agentrt.model.estimate import CAPABILITIES, needs_of
 from agentrt_middleware.attempts import add_note_once, make_attempts, name_model
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors
 

@@ -34,11 +34,10 @@ from agentrt.serving.bodies import read_user_messages
 from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError, as_api_error
 from agentrt.serving.gate import Gate
-from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.owners.sessions import OwnerSessions
+from agentrt.serving.responses import AwaitedResponse, JsonResponse
 from agentrt.serving.sse import EventStream, encode_data
 from agentrt.serving.submission import submit_answer, submit_first, submit_messages
-from agentrt.serving.waiting_client import AwaitedResponse
 
 __all__ = ["MISSING_METHODS", "A2ARoutes"]
 

@@ -15,9 +15,8 @@ from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate, RouteHandler
 from agentrt.serving.inputs.board import InputBoard, UserQuestion
-from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.owners.sessions import OwnerSessions
-from agentrt.serving.waiting_client import AwaitedResponse
+from agentrt.serving.responses import AwaitedResponse, JsonResponse
 
 __all__ = ["InputRoutes"]
 

@@ -18,14 +18,13 @@ from agentrt.serving.bodies import read_idempotency_key
 from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError, as_api_error
 from agentrt.serving.gate import Gate, RouteHandler
-from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.openai.answer import Completion, ReplyText
 from agentrt.serving.openai.request import ChatRequest, openai_error
 from agentrt.serving.openai.typed_text import TypedText
 from agentrt.serving.owners.sessions import OwnerSessions
+from agentrt.serving.responses import AwaitedResponse, JsonResponse
 from agentrt.serving.sse import EventStream, encode_data
 from agentrt.serving.submission import read_status, submit_first, submit_messages
-from agentrt.serving.waiting_client import AwaitedResponse
 from agentrt.state import EPHEMERAL
 
 __all__ = ["OpenAIApi"]

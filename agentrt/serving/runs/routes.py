@@ -21,15 +21,14 @@ from agentrt.serving.bodies import read_after, read_query_number
 from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError, as_api_error
 from agentrt.serving.gate import Gate, RouteHandler
-from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.owners.runs import find_run, no_run, with_public_ids
 from agentrt.serving.owners.sessions import OwnerSessions, check_sent_id
+from agentrt.serving.responses import AwaitedResponse, JsonResponse
 from agentrt.serving.runs.playground import CHANGE_FIELDS, Playground
 from agentrt.serving.runs.query import read_label_filters, read_since
 from agentrt.serving.runs.run_page import browser_json, describe_replay, describe_run, dump_run
 from agentrt.serving.sse import EventStream
 from agentrt.serving.submission import path_of_events, submit_fork
-from agentrt.serving.waiting_client import AwaitedResponse
 
 __all__ = ["RunRoutes"]
 

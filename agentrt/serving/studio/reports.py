@@ -20,9 +20,9 @@ from agentrt._runtime.timestamp import timestamp_text
 from agentrt.errors import ConfigError
 from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate
-from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.owners.runs import find_run
 from agentrt.serving.owners.sessions import OwnerSessions
+from agentrt.serving.responses import JsonResponse
 
 __all__ = ["ReportRoutes"]
 

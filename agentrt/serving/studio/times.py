@@ -7,8 +7,8 @@ from starlette.routing import Route
 from agentrt.middleware import LayerTimes
 from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate
-from agentrt.serving.json_response import JsonResponse
 from agentrt.serving.owners.sessions import OwnerSessions
+from agentrt.serving.responses import JsonResponse
 
 __all__ = ["LayerRoutes"]
 

@@ -21,6 +21,7 @@ from agentrt.testing.kit.baseline import (
     look_for_inheritance,
     resume_again,
 )
+from agentrt.testing.kit.conversations import hold_own_conversation, inputs_of_author, save_and_load
 from agentrt.testing.kit.disturbances import (
     break_off_streams,
     cancel_at_each_point,
@@ -36,8 +37,6 @@ from agentrt.testing.kit.isolation import (
 )
 from agentrt.testing.kit.kit_agents import FORM, PLAIN_QUESTION, TWO_TOOLS_QUESTION, WAITING_QUESTION, AgentOptions
 from agentrt.testing.kit.observe_and_print import observe_messages, print_messages
-from agentrt.testing.kit.own_conversation import hold_own_conversation, inputs_of_author
-from agentrt.testing.kit.persistence import save_and_load
 from agentrt.testing.kit.session import KitRun, TimedOut, describe_error
 from agentrt.types import JSONSchema
 

@@ -12,7 +12,7 @@ from agentrt.errors import BudgetExceeded, MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
-from agentrt.model.needs import needs_of
+from agentrt.model.estimate import needs_of
 from agentrt_middleware.attempts import make_attempts, name_model
 from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT
 from agentrt_middleware.validation import check_choice, check_function, check_number

@@ -23,7 +23,7 @@ from agentrt.message import (
     ToolCallBlock,
     ToolResultBlock,
 )
-from agentrt.types import JSONSchema
+from agentrt.types import JSONSchema, OpenQuestion, ToolResponse
 
 __all__ = [
     "ChangeText",
@@ -36,6 +36,7 @@ __all__ = [
     "change_url",
     "change_value",
     "may_hold_text",
+    "redact_response",
 ]
 
 ChangeText = Callable[[str], str]
@@ -262,3 +263,27 @@ def _change_schema_value(value: Any, change: ChangeText) -> Any:
         items = [_change_schema_value(item, change) for item in value]
         return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
     return value
+
+
+def redact_response(response: ToolResponse, change: ChangeText) -> ToolResponse:
+    """Return the result as it may leave, with what it asks."""
+    content = response.content
+    # A layer may give anything; the runtime refuses by name what is not content.
+    if isinstance(content, (list, tuple)):
+        content = [change_block(block, change) for block in content]
+    else:
+        content = change_value(content, change)
+    response = replace(response, content=content, metadata=change_value(response.metadata, change))
+    if isinstance(response.waits, (list, tuple)) and response.waits:
+        # As it may be kept: the answer is compared with that. The runtime refuses by name what is not a question.
+        response.waits = [
+            replace(
+                question,
+                tool_call=change_block(question.tool_call, change),
+                message=change_value(question.message, change),
+            )
+            if isinstance(question, OpenQuestion)
+            else question
+            for question in response.waits
+        ]
+    return response

@@ -38,13 +38,13 @@ from agentrt_middleware.redaction.content import (
     change_message,
     change_schema,
     change_value,
+    redact_response,
 )
 from agentrt_middleware.redaction.conversation_text import ConversationText, SharedRedactor
 from agentrt_middleware.redaction.detectors import Detector
 from agentrt_middleware.redaction.events import EventRedactor
 from agentrt_middleware.redaction.shipped import API_KEY, CARD, EMAIL, IBAN, PRIVATE_KEY
 from agentrt_middleware.redaction.tokens import Tokens
-from agentrt_middleware.redaction.tool_output import redact_response
 from agentrt_middleware.validation import check_flag
 
 __all__ = ["RedactionMiddleware"]

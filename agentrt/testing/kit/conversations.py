@@ -1,14 +1,18 @@
-"""Checks a middleware in a conversation, and with a model, of its author."""
+"""Checks of whole conversations: one that continues with another instance, and that of the middleware's author."""
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain, zip_longest
+
+import anyio
 
 from agentrt.hooks import ReplyInput
+from agentrt.testing.harness.approve import approve
 from agentrt.testing.kit.fault_points import cancel_at
-from agentrt.testing.kit.kit_agents import PLAIN_QUESTION, TOOL_QUESTION
+from agentrt.testing.kit.kit_agents import CONFIRM_QUESTION, PLAIN_QUESTION, TOOL_QUESTION
 from agentrt.testing.kit.session import KitConversation, KitRun, differs_from_both
 
-__all__ = ["hold_own_conversation", "inputs_of_author"]
+__all__ = ["hold_own_conversation", "inputs_of_author", "save_and_load"]
 
 _Inputs = Sequence[str | ReplyInput]
 
@@ -68,3 +72,48 @@ async def _ask_all(run: KitRun, inputs: _Inputs, *, stream: bool = True, is_save
             conversation = conversation.resume_elsewhere(model=run.model)
             conversation.agent.model = model  # which is not part of what is saved
     return texts
+
+
+_SAVED_OR_NOT = (False, True, False)  # without saving before and after, since answers may vary by themselves
+
+
+async def save_and_load(run: KitRun) -> None:
+    """Save and load a conversation between two replies, and while a call waits; compare it with one that is not."""
+    texts: list[list[str | None]] = []
+    requests: list[list[str]] = []
+    for is_saved in _SAVED_OR_NOT:
+        conversation = run.start()
+        first = await conversation.ask_without_errors(TOOL_QUESTION)
+        if is_saved:
+            conversation = conversation.resume_elsewhere()
+        earlier = len(conversation.requests)
+        texts.append([first, await conversation.ask_without_errors(PLAIN_QUESTION)])
+        # Only the requests of the second reply, in which the instances differ.
+        requests.append(list(chain.from_iterable(conversation.requests[earlier:])))
+    _compare_answers(run, texts, "between two replies")
+    if differs_from_both(requests[1], requests[0], requests[2]):
+        pairs = zip_longest(requests[1], requests[0], fillvalue="nothing")
+        difference = next(((words, other) for words, other in pairs if words != other), ("", ""))
+        run.report(
+            f"saved and loaded between two replies, the model is asked {difference[0]!r:.300}, and without that "
+            f"{difference[1]!r:.300}: keep what belongs to the conversation in agent.state_of(self)"
+        )
+    texts.clear()
+    for is_saved in _SAVED_OR_NOT:
+        conversation = run.start()
+        # Not with `ask`, which would answer the call and so end the wait.
+        with anyio.move_on_after(run.patience):
+            await conversation.agent.reply(CONFIRM_QUESTION)
+        if conversation.agent.state.reply_context is not None:  # a layer may have decided by itself
+            if is_saved:
+                conversation = conversation.resume_elsewhere()
+            texts.append([await conversation.ask_without_errors(approve(conversation.agent.state))])
+    _compare_answers(run, texts, "while a call waited")
+
+
+def _compare_answers(run: KitRun, texts: Sequence[list[str | None]], when: str) -> None:
+    if len(texts) == len(_SAVED_OR_NOT) and differs_from_both(texts[1], texts[0], texts[2]):
+        run.report(
+            f"saved and loaded {when}, the last answer is {texts[1][-1]!r}, and {texts[0][-1]!r} without that: keep "
+            f"what belongs to the conversation in agent.state_of(self)"
+        )

@@ -1,12 +1,23 @@
-"""A response that is given up when its client leaves."""
+"""Responses: in JSON, and those that are given up when their client leaves."""
 
 from collections.abc import Awaitable, Callable
+from json import dumps
+from typing import Any
 
 import anyio
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["AwaitedResponse"]
+__all__ = ["AwaitedResponse", "JsonResponse"]
+
+
+class JsonResponse(JSONResponse):
+    """An answer in JSON, also where a client or a model has written half of a surrogate pair."""
+
+    def render(self, content: Any) -> bytes:
+        text = dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        # Such a half has no UTF-8 form, and what Python writes for it is the escape that JSON has.
+        return text.encode("utf-8", "backslashreplace")
 
 
 class AwaitedResponse:
