@@ -121,8 +121,8 @@ class RunRoutes:
 
     async def _delete(self, request: Request, sessions: OwnerSessions) -> Response:
         runs, info = await _find(request, sessions)
-        if info.parent is not None:
-            raise ApiError(409, "nested", "a run of a sub-agent or background call is deleted with the run around it")
+        if _is_of_subagent(info):
+            raise ApiError(409, "nested", "a run of a sub-agent is deleted with the run around it")
         recorded = await _load(runs, info)
         for run in [recorded, *recorded.tasks]:
             if run.status == "running":
@@ -145,7 +145,7 @@ class RunRoutes:
             raise ApiError(409, "exists", "a session with this id already exists")
         run = await _load(runs, info)
         try:
-            if info.parent is not None and not info.is_task:  # alone, its agent would lack the inherited layers
+            if _is_of_subagent(info):  # alone, its agent would lack the layers that it inherits
                 raise UsageError("a run of a sub-agent")
             fork = run.fork(agent, at, session_id=session_id, effects=body.get("effects", "ask"))
         except UsageError:
@@ -168,7 +168,7 @@ class RunRoutes:
         # "ask" would call a model, which only a fork may do.
         if after not in ("stop", "keep"):
             raise ApiError(400, "invalid_body", "'after' must be 'stop' or 'keep'")
-        if info.parent is not None and not info.is_task:
+        if _is_of_subagent(info):
             raise ApiError(409, "replay", "a run of a sub-agent is replayed with the run around it")
         sessions.take_place("streams")
 
@@ -186,6 +186,10 @@ class RunRoutes:
 
         # The client may disconnect during a long replay.
         return AwaitedResponse(replay)
+
+
+def _is_of_subagent(info: RunInfo) -> bool:
+    return info.parent is not None and not info.is_task
 
 
 async def _load(runs: RunStore, info: RunInfo) -> Run:

@@ -39,7 +39,7 @@ export function RunPane({ record, go }) {
         <button type="button" onClick=${() => go({ session: rootSession(page) })}>Open the chat</button>
         ${page.is_task && html`<button type="button" onClick=${() => go({ run: page.parent[0], reply: page.parent[1] })}>Open the run around it</button>`}
         <button type="button" onClick=${() => go({ compare: record.sessionId, reply: record.replyId })}>Compare</button>
-        ${!page.parent && html`<button type="button" onClick=${remove}>Delete</button>`}
+        ${(!page.parent || page.is_task) && html`<button type="button" onClick=${remove}>Delete</button>`}
       </div>
     </div>
     <div class="panel qa">
