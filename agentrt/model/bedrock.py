@@ -37,11 +37,11 @@ from agentrt.model.cloud import AWSAuth
 from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import BEDROCK_API
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.settings import check_option, check_option_names, check_request_options
+from agentrt.model.remote.settings import ConnectionOptions, check_option, check_option_names, check_request_options
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["BedrockChatModel"]
+__all__ = ["BedrockChatModel", "complete_connection"]
 
 _BEDROCK = "bedrock"
 _CACHE_POINT: JSONObject = {"cachePoint": {"type": "default"}}
@@ -103,7 +103,10 @@ class BedrockChatModel(RemoteChatModel):
         formatter: Formatter | None = None,
         **common: Unpack[ModelOptions],
     ) -> None:
-        super().__init__(model, **_with_address(common, region))
+        # First: a slip in an option should not show up as a missing key.
+        check_option_names(BedrockChatModel, common, ModelOptions.__annotations__)
+        complete_connection(common, region, "BedrockChatModel")
+        super().__init__(model, **common)
         cls = type(self).__name__
         check_option(rules, ClaudeRules, f"{cls}(rules=...)", "rules=ClaudeRules(must_call=False)")
         numbers = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens}
@@ -233,32 +236,29 @@ class BedrockChatModel(RemoteChatModel):
         return _BedrockReader(messages)
 
 
-def _with_address(options: ModelOptions, region: object) -> ModelOptions:
-    """Return the options, with the URL and the signature if these were left out."""
-    # First: a slip in an option should not show up as a missing key.
-    check_option_names(BedrockChatModel, options, ModelOptions.__annotations__)
+def complete_connection(options: ConnectionOptions, region: object, cls: str) -> None:
+    """Add the signature and the URL to the options, if these were left out."""
     if region is not None and (not isinstance(region, str) or not re.fullmatch(r"[a-z0-9-]+", region)):
-        raise ConfigError(f"BedrockChatModel(region=...) must be as in 'eu-central-1', not {region!r:.100}")
+        raise ConfigError(f"{cls}(region=...) must be as in 'eu-central-1', not {region!r:.100}")
     key_variable = options.get("key_variable", BEDROCK_API.key_variable)
     has_key = options.get("api_key") is not None or os.environ.get(key_variable or "", "").strip()
     auth = options.get("auth")
     problem = ""
     if auth is None and not has_key:
         try:
-            auth = AWSAuth(region=region)
+            auth = options["auth"] = AWSAuth(region=region)
         except ConfigError as error:
             problem = str(error)
     if problem:
         key = f"set {key_variable} or give api_key=..." if key_variable else "give api_key=..."
-        raise ConfigError(f"BedrockChatModel has no key: {key}; to sign with the credentials of AWS: {problem}")
-    options = options if auth is None else {**options, "auth": auth}
+        raise ConfigError(f"{cls} has no key: {key}; to sign with the credentials of AWS: {problem}")
     if options.get("base_url") or os.environ.get(BEDROCK_API.url_variable):
-        return options
+        return
     region = region or (auth.region if isinstance(auth, AWSAuth) else None)
     region = region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if not region:
-        raise ConfigError("BedrockChatModel has no region: set AWS_REGION, or give region=... or base_url=...")
-    return {**options, "base_url": f"https://bedrock-runtime.{region}.amazonaws.com"}
+        raise ConfigError(f"{cls} has no region: set AWS_REGION, or give region=... or base_url=...")
+    options["base_url"] = f"https://bedrock-runtime.{region}.amazonaws.com"
 
 
 def _tool_spec(schema: JSONSchema) -> JSONObject:

@@ -12,6 +12,7 @@ import httpx2
 import pytest
 
 from agentrt.embedding import (
+    BedrockEmbedding,
     EmbeddingModelBase,
     EmbeddingResponse,
     EmbeddingUsage,
@@ -22,6 +23,7 @@ from agentrt.embedding import (
 from agentrt.errors import ConfigError, Malformed, RateLimited, Timeout, Transient, UnknownKeywordError, UsageError
 from agentrt.model.remote.settings import Timeouts
 from agentrt.testing import HashingEmbedding
+from tests.model.wire_bedrock import SERVICE
 from tests.model.wire_openai import HANG, KEY, URL, Answer, Server, error, json_of
 
 
@@ -201,6 +203,49 @@ def test_fields_that_are_not_a_mapping_are_refused(field: str) -> None:
 @pytest.mark.parametrize("kind", [OpenAIEmbedding, GeminiEmbedding])
 def test_an_embedding_may_take_a_minute(kind: Any) -> None:
     assert kind("embedder", dimensions=2, api_key=KEY, base_url=URL).timeouts == Timeouts(total=60.0)
+
+
+# Bedrock's API.
+
+
+def bedrock_of(model: str, *answers: Any, **options: Any) -> tuple[BedrockEmbedding, Server]:
+    server = Server(*map(json_of, answers))
+    settings: dict[str, Any] = {"api_key": KEY, "region": "eu-west-1", **options}
+    return BedrockEmbedding(model, http_client=lambda: httpx2.AsyncClient(transport=server), **settings), server
+
+
+async def test_titan_gets_one_text_in_each_request() -> None:
+    answers = [{"embedding": [number] * 256, "inputTextTokenCount": 3} for number in (0.5, 1)]
+    model, server = bedrock_of("amazon.titan-embed-text-v2:0", *answers, dimensions=256)
+    response = await model(["a", "b"])
+    await model.aclose()
+    assert [vector[0] for vector in response.embeddings] == [0.5, 1.0]
+    assert response.usage == EmbeddingUsage(6)
+    assert server.bodies == [{"inputText": text, "dimensions": 256} for text in "ab"]
+    path = SERVICE.operation_model("InvokeModel").http["requestUri"].format(modelId="amazon.titan-embed-text-v2%3A0")
+    assert str(server.requests[0].url) == f"https://bedrock-runtime.eu-west-1.amazonaws.com{path}"
+
+
+async def test_cohere_on_bedrock_distinguishes_queries() -> None:
+    answers = [{"embeddings": {"float": [[1.0] * 1_536]}}, {"embeddings": [[1.0] * 1_536], "id": "1"}, {"message": 1}]
+    model, server = bedrock_of("eu.cohere.embed-v4:0", *answers)
+    for are_queries in (False, True):
+        assert len((await model(["a"], are_queries=are_queries)).embeddings[0]) == 1_536
+    assert server.bodies == [
+        {"texts": ["a"], "input_type": purpose, "output_dimension": 1_536}
+        for purpose in ("search_document", "search_query")
+    ]
+    with pytest.raises(Malformed, match="without a vector for each text"):
+        await model(["a"])
+    await model.aclose()
+
+
+def test_what_bedrock_cannot_embed_is_refused() -> None:
+    for model, dimensions in ("amazon.nova-lite-v1:0", None), ("cohere.embed-english-v3", 256), (7, None):
+        with pytest.raises(ConfigError, match=r"is unknown: the models, .* are amazon\.titan-embed-text-v1 \(1536\), "):
+            BedrockEmbedding(model, dimensions=dimensions, api_key=KEY, region="eu-west-1")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"BedrockEmbedding\(region=\.\.\.\) must be as in 'eu-central-1'"):
+        BedrockEmbedding(api_key=KEY, region="EU?")
 
 
 # Without a server.
