@@ -52,7 +52,7 @@ async def fail() -> None:
 async def fail_in(part: Any) -> None:
     """Have a task of the lifespan fail, and wait until that has ended it."""
     part.group.start_soon(fail)
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         while lifespan_failure(part) is None:
             await anyio.lowlevel.checkpoint()
 

@@ -96,7 +96,7 @@ async def test_a_hostile_server_gets_no_memory_no_time_and_no_key(
         async with raw_server(answer) as server:
             tracemalloc.start()
             try:
-                with anyio.fail_after(1.5 * PATIENCE), pytest.raises(AgentRTError) as caught:
+                with anyio.fail_after(PATIENCE + 60), pytest.raises(AgentRTError) as caught:
                     await door(server.url, IMPATIENCE if is_impatient else PATIENCE)
                 assert tracemalloc.get_traced_memory()[1] < 70 * 2**20, name
             finally:

@@ -168,7 +168,7 @@ async def test_layers_are_left_however_a_reply_ends(how: str) -> None:
         return ""
 
     agent = agent_of([hang], middlewares=layers_of(log))
-    with anyio.fail_after(5):
+    with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
 
             async def stop() -> None:
@@ -196,7 +196,7 @@ async def test_a_lifespan_that_has_failed_fails_the_next_reply() -> None:
     agent = agent_of(["1", "2"], middlewares=layers_of(log, "a"))
     async with agent:
         agent.middlewares[0].group.start_soon(fail)
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while (await agent.health()).is_ok:
                 await anyio.lowlevel.checkpoint()
         assert [part.problem for part in (await agent.health()).parts] == ["its lifespan: ExceptionGroup"]
