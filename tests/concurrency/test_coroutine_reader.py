@@ -105,6 +105,7 @@ async def test_reader_that_never_began_makes_no_coroutine():
 
 async def test_cancellation_of_the_reader_reaches_the_work():
     async def wait() -> None:
+        scope.cancel()
         try:
             await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
@@ -112,7 +113,7 @@ async def test_cancellation_of_the_reader_reaches_the_work():
             raise
 
     log: list[str] = []
-    with anyio.move_on_after(0.01) as scope:
+    with anyio.CancelScope() as scope:
         await anext(CoroutineReader(wait))
     assert scope.cancelled_caught
     assert log == ["cancelled"]
