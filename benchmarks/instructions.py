@@ -2,6 +2,7 @@
 
 Callgrind writes what it has counted so far, and begins anew, before each call of a C function that it is given. Here
 that is `getloadavg`, which nothing else calls: it is called before and after each section, in a process of its own.
+Counting starts when all is imported there, which would take longer than all else.
 """
 
 import gc
@@ -43,8 +44,15 @@ def count_instructions(series: Iterable[Series]) -> Sample:
 def _count_in_process(keys: Sequence[str]) -> dict[str, float]:
     with TemporaryDirectory() as folder:
         out = Path(folder) / "callgrind"
-        valgrind = ["valgrind", "-q", "--tool=callgrind", "--dump-before=getloadavg", f"--callgrind-out-file={out}"]
-        command = [*valgrind, sys.executable, str(ROOT / "benchmarks" / "run.py"), "--sections", *keys]
+        valgrind = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no", "--dump-before=getloadavg"]
+        command = [
+            *valgrind,
+            f"--callgrind-out-file={out}",
+            sys.executable,
+            str(ROOT / "benchmarks" / "run.py"),
+            "--sections",
+            *keys,
+        ]
         # Hashes of text decide the order in sets, and with it the collisions in dicts.
         environment = {**os.environ, "PYTHONHASHSEED": "0"}
         finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -69,6 +77,7 @@ def run_sections(series: Sequence[Series]) -> None:
 
 
 async def _run_sections(series: Sequence[Series]) -> None:
+    _start_counting()
     for one in series:
         workload = one.make()
         await warm_up(workload, one.counted)
@@ -80,3 +89,11 @@ async def _run_sections(series: Sequence[Series]) -> None:
         os.getloadavg()
         workload.check()
         print(one.key, one.counted, sep="\t", flush=True)
+
+
+def _start_counting() -> None:
+    control = subprocess.Popen(["callgrind_control", "--instr=on", str(os.getpid())], stdout=subprocess.DEVNULL)
+    while control.poll() is None:  # valgrind takes commands while it runs instructions, not while it waits
+        pass
+    if control.returncode:
+        raise RuntimeError(f"callgrind_control failed with the exit code {control.returncode}")
