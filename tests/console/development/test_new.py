@@ -1,6 +1,5 @@
 """`agentrt new`: the project that it writes, and the names that it refuses."""
 
-import os
 import re
 import subprocess
 import sys
@@ -95,13 +94,10 @@ def test_ruff_passes_in_its_settings_and_in_ours(project: Path):
 
 
 @pytest.mark.slow
-def test_project_passes_its_tests_and_strict_types(project: Path):
-    variables = environment(PYTHONWARNINGS="error", PYTHONDONTWRITEBYTECODE="1")
-    for module, *arguments in (["pytest", "-q"], ["mypy", "--strict", "--cache-dir", os.devnull, "."]):
-        done = subprocess.run(
-            [sys.executable, "-m", module, *arguments], cwd=project, env=variables, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+def test_project_passes_its_tests(project: Path):  # and `tests/test_typing.py` has its types checked
+    variables = environment(PYTHONWARNINGS="error")
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q"], cwd=project, env=variables, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
