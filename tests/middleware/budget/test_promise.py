@@ -249,7 +249,7 @@ def test_no_call_begins_in_a_used_up_scope(**arguments: Any) -> None:
 
 @pytest.mark.slow
 @given(**ARGUMENTS)
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_no_call_begins_in_a_used_up_scope_at_length(**arguments: Any) -> None:
     hold_promise(MemoryBudgetStore(), **arguments)
 
