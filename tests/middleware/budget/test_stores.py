@@ -316,11 +316,10 @@ async def test_a_redis_that_is_down_lets_nothing_begin(caplog: pytest.LogCapture
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("patient_stores")
-@pytest.mark.parametrize("policy", ["closed", "open"])
 @pytest.mark.parametrize(
-    "make",
-    [lambda path: SQLiteBudgetStore(path / "budget.db"), lambda path: MemoryBudgetStore()],
-    ids=["sqlite", "memory"],
+    ("make", "policy"),
+    [(lambda path: SQLiteBudgetStore(path / "budget.db"), "closed"), (lambda path: MemoryBudgetStore(), "open")],
+    ids=["sqlite closed", "memory open"],
 )
 async def test_each_store_keeps_the_contract(make: Callable[[Path], Any], policy: Any, tmp_path: Path) -> None:
     from agentrt.testing import check_middleware

@@ -833,10 +833,10 @@ def test_a_wrong_option_is_refused_with_its_remedy(make: Callable[[], Any], mess
 
 
 OPTIONS: dict[str, Callable[[], MiddlewareBase]] = {
-    "plain": lambda: CacheMiddleware(max_entries=4),
     "conversation": lambda: CacheMiddleware(scope="conversation", max_entries=4),
-    "function": lambda: CacheMiddleware(scope=lambda agent: agent.name, max_entries=4),
-    "when": lambda: CacheMiddleware(when=lambda agent, values: len(values["messages"]) < 3, max_entries=4),
+    "function, when": lambda: CacheMiddleware(
+        scope=lambda agent: agent.name, when=lambda agent, values: len(values["messages"]) < 3, max_entries=4
+    ),
     "impatient": lambda: CacheMiddleware(flight_wait=0, ttl=0.001, max_entries=4),
 }
 

@@ -261,11 +261,14 @@ def test_a_redis_url_is_checked(address: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("patient_stores")
-@pytest.mark.parametrize("policy", ["open", "local"])
 @pytest.mark.parametrize(
-    "make",
-    [lambda path: SQLiteCacheStore(path / "cache.db", max_entries=4), lambda path: Failing("raise")],
-    ids=["sqlite", "failing"],
+    ("make", "policy"),
+    [
+        (lambda path: SQLiteCacheStore(path / "cache.db", max_entries=4), "open"),
+        (lambda path: Failing("raise"), "open"),
+        (lambda path: Failing("raise"), "local"),
+    ],
+    ids=["sqlite", "failing open", "failing local"],
 )
 async def test_each_store_keeps_the_contract(make: Callable[[Path], Any], policy: Any, tmp_path: Path) -> None:
     await check_middleware(lambda: CacheMiddleware(make(tmp_path), on_store_error=policy), faults=[])

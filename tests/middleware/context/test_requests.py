@@ -264,11 +264,9 @@ def test_a_wrong_option_is_refused(make: Callable[[], Any], message: str) -> Non
         make()
 
 
+# `test_conformance.py` tries the others.
 OPTIONS: dict[str, Callable[[], MiddlewareBase]] = {
-    "keep last": lambda: KeepLastMiddleware(2),
-    "trim results": lambda: TrimToolResultsMiddleware(20, keep_last=0),
     "compression trim": lambda: CompressionMiddleware("trim"),
-    "compression window": lambda: CompressionMiddleware("window"),
     "compression model": lambda: CompressionMiddleware(model="rules"),
 }
 

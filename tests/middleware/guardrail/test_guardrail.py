@@ -575,8 +575,7 @@ def test_it_stands_outside_of_what_its_judges_need() -> None:
 
 
 OPTIONS: dict[str, Callable[[], MiddlewareBase]] = {
-    "before": lambda: GuardrailMiddleware(input=passes, parallel=False),
-    "raise": lambda: GuardrailMiddleware(input=passes, output=passes, on_trip="raise"),
+    "before, raise": lambda: GuardrailMiddleware(input=passes, output=passes, parallel=False, on_trip="raise"),
     "again": lambda: GuardrailMiddleware(output=passes, tool_result=passes, on_trip="again"),
     "open": lambda: GuardrailMiddleware(
         input=raises, output=raises, tool_call=raises, tool_result=raises, on_error="open"

@@ -666,13 +666,10 @@ def test_an_order_in_which_secrets_get_by_is_refused(other: type[MiddlewareBase]
 @pytest.mark.parametrize(
     "options",
     [
-        {"action": "block"},
-        {"action": "mask"},
-        {"action": "hash", "hash_key": "a secret key"},
+        {"action": "block", "input": False},
+        {"action": "mask", "output": False},
+        {"action": "hash", "hash_key": "a secret key", "tools": False},
         {"action": "token", "restore": ("tools", "output")},
-        {"input": False},
-        {"output": False},
-        {"tools": False},
     ],
 )
 async def test_each_set_of_options_keeps_the_contract(options: dict[str, Any]) -> None:

@@ -249,7 +249,6 @@ def test_a_wrong_option_is_refused_with_its_remedy(make: Callable[[], Any], mess
     "make",
     [
         lambda: HumanApprovalMiddleware(["no_such_*"]),
-        lambda: HumanApprovalMiddleware({"*": lambda arguments: False}),
         lambda: HumanApprovalMiddleware(risk=lambda name, arguments: None),
     ],
 )
