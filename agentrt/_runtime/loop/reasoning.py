@@ -15,6 +15,7 @@ from agentrt._runtime.decoding.recorder import Recorder
 from agentrt._runtime.loop.outlet import Outlet, RecordingOutlet
 from agentrt._runtime.loop.tool_calls.round_tools import assemble, current_tools, offer_for_this_round
 from agentrt._runtime.model_interface import ChatModelBase, ModelResult
+from agentrt._runtime.model_interface.base import narrow
 from agentrt._runtime.model_interface.visible import visible_messages, without_hidden_calls
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ChainContractError
@@ -91,7 +92,7 @@ def _offer(
     conversation, added = agent.live_conversation, tools.added or {}
     if tools.allowed and model.supports_allowed_tools:
         tool_choice = _within([*tools.allowed, *added], tool_choice)
-    narrowed = model.narrow(tools, tool_choice)
+    narrowed = narrow(tools, tool_choice, model)
     if (added or conversation.layers_of_added) and not is_internal(conversation.run):
         names = {schema["function"]["name"] for schema in narrowed}
         offer_for_this_round(agent, {name: entry for name, entry in added.items() if name in names})
@@ -257,7 +258,7 @@ async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoic
     if chains.on_tools is not current_tools:
         await assemble(agent, run, run.progress.offered_toolkit)
     runnable = run.toolkit.get_json_schemas(state.active_groups)
-    tools = runnable if tool_choice is None else agent.model.narrow(runnable, tool_choice)
+    tools = runnable if tool_choice is None else narrow(runnable, tool_choice, agent.model)
     if chains.on_model_call is not call_model:
         tools = OfferedTools(tools)
         tools.runnable = runnable

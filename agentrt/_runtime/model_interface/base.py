@@ -65,6 +65,14 @@ def _refuse_before_init(model: object) -> NoReturn:
     raise UsageError(f"{type(model).__name__}.__init__() did not call super().__init__(model=...): call it first")
 
 
+def narrow(tools: list[JSONSchema], tool_choice: ToolChoice | None, model: "ChatModelBase") -> list[JSONSchema]:
+    """Return the tools that the model is to get: those that the choice names, or all if it can be held to these."""
+    allowed = None if tool_choice is None else tool_choice.tools
+    if allowed is None or (allowed and model.supports_allowed_tools):
+        return tools
+    return [tool for tool in tools if tool.get("function", tool).get("name") in allowed]
+
+
 @compute_missing(**dict.fromkeys(("model", "stream", "context_size"), _refuse_before_init))
 @suggest_attributes(
     **dict.fromkeys(_MODEL_GUESSES, "write `await model(messages)`"),
@@ -219,13 +227,6 @@ class ChatModelBase:
         limits = [(self.settings or {}).get(name) for name in _ANSWER_LIMITS]
         return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
-    def narrow(self, tools: Sequence[JSONSchema], tool_choice: ToolChoice | None) -> list[JSONSchema]:
-        """Return the tools that it is to get: those that the choice names, or all if it can be held to these."""
-        allowed = None if tool_choice is None else tool_choice.tools
-        if allowed is None or (allowed and self.supports_allowed_tools):
-            return tools if isinstance(tools, list) else list(tools)
-        return [tool for tool in tools if tool.get("function", tool).get("name") in allowed]
-
     @never_raises
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
@@ -249,7 +250,7 @@ class ChatModelBase:
         if isinstance(tool_choice, str):
             tool_choice = ToolChoice(tool_choice)
         if tools and tool_choice is not None:
-            tools = self.narrow(tools, tool_choice)
+            tools = narrow(tools, tool_choice, self)
         if self._capabilities is not _UNKNOWN:
             self._refuse_unsupported(messages, tools or (), tool_choice)
         answer: Any = self._call(messages, tools, tool_choice)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, Unpack
 
 from agentrt._runtime.block import JSONObject
-from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
+from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult, narrow
 from agentrt._runtime.model_interface.batch import BATCH_SECONDS, POLL_SECONDS, Batch, BatchRequest, check_wait
 from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices
 from agentrt._runtime.model_interface.estimate import CountTokens
@@ -269,7 +269,7 @@ class RemoteChatModel(RemoteEndpoint, ChatModelBase):
     def _batch_body(self, request: BatchRequest) -> JSONObject:
         """Return the body of a request that is answered as a whole."""
         choice = ToolChoice(request.tool_choice) if isinstance(request.tool_choice, str) else request.tool_choice
-        tools = None if request.tools is None else self.narrow(request.tools, choice)
+        tools = None if request.tools is None else narrow([*request.tools], choice, self)
         self._refuse_unsupported(request.messages, tools or (), choice)
         messages = self._refused_parts.remove_from([*request.messages])
         body = {**self._body(messages, tools, choice), **self._extra_body}
