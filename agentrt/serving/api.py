@@ -22,6 +22,7 @@ from agentrt.serving.bodies import (
     read_idempotency_key,
     read_on_disconnect,
     read_query_number,
+    read_response_format,
     read_user_messages,
 )
 from agentrt.serving.budget import read_json
@@ -129,10 +130,14 @@ class Api:
     async def _begin_reply(self, request: Request, sessions: OwnerSessions) -> ASGIApp:
         session_id = check_sent_id(request.path_params["session_id"], "the id of the session")
         key, after, leave = read_idempotency_key(request), read_after(request), read_on_disconnect(request)
-        body = await read_json(request, self._limits, ("input", "answer"), items=("input", "answer"))
+        fields = ("input", "answer", "response_format")
+        body = await read_json(request, self._limits, fields, items=("input", "answer"))
         # Both would leave it open which comes first.
-        if len(body) != 1:
+        if ("input" in body) == ("answer" in body):
             raise ApiError(400, "invalid_body", "the body must have 'input' or 'answer', and not both")
+        schema = read_response_format(body.get("response_format"), "response_format")
+        if schema is not None and "answer" in body:
+            raise ApiError(400, "invalid_body", "'response_format' goes with an 'input': leave it out of an answer")
         if after:
             await _check_number(sessions, session_id, key or _reply_of_answer(body), after)
         is_stream = "text/event-stream" in request.headers.get("accept", "")
@@ -141,7 +146,7 @@ class Api:
             sessions.take_place("streams")
         if "input" in body:
             messages = await read_user_messages(body["input"])
-            handle = await submit_messages(sessions, session_id, messages, key)
+            handle = await submit_messages(sessions, session_id, messages, key, schema)
         else:
             handle, asked_at = await self._submit_answer(sessions, session_id, body["answer"])
             # The client has read what came before its answer.

@@ -30,6 +30,7 @@ __all__ = [
     "read_on_disconnect",
     "read_query_number",
     "read_response_format",
+    "read_schema",
     "read_user_message",
     "read_user_messages",
 ]
@@ -141,6 +142,11 @@ def read_response_format(value: Any, place: str) -> JSONSchema | None:
             f"{place!r} must be {{'type': 'text'}}, or {{'type': 'json_schema', 'json_schema': {{'name', 'schema'}}}} "
             f"with the JSON schema of an object",
         )
+    return read_schema(schema, place)
+
+
+def read_schema(schema: JSONSchema, place: str) -> JSONSchema:
+    """Return the JSON schema of an answer; raises `ApiError` that names the place."""
     if len(dumps(schema)) > _MAX_SCHEMA_SIZE:
         raise ApiError(400, "invalid_input", f"{place!r} has a schema of more than {_MAX_SCHEMA_SIZE:,} characters")
     try:

@@ -23,7 +23,7 @@ from a2a.types import (
     TaskState,
 )
 from a2a.utils.errors import InvalidParamsError, TaskNotCancelableError, TaskNotFoundError, UnsupportedOperationError
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 
 from agentrt import Agent
 from agentrt.errors import Transient
@@ -33,6 +33,7 @@ from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.serving import BearerTokens, Limits, create_app
 from agentrt.state import SQLiteStore
 from agentrt.tool import FunctionTool, ToolBase
+from agentrt.types import STRUCTURED_OUTPUT
 from tests.runner.conftest import approved_pay, make_agent
 from tests.serving.conftest import serve
 
@@ -75,6 +76,19 @@ async def ask(client: Client, text: str, task: Task | None = None) -> Task:
     """Send a message, and return the task as it is then."""
     [first, *_] = await stream(client, message(text, task=task))
     return await client.get_task(GetTaskRequest(id=first.task.id))
+
+
+async def test_a_typed_answer_is_data_whether_streamed_or_read_later():
+    schema = {"type": "object", "properties": {"city": {"type": "string", "minLength": 1}}, "required": ["city"]}
+    answer = [ToolCallBlock("c1", STRUCTURED_OUTPUT, '{"city": "Oslo"}')]
+    async with serve_sdk(Agent("weather", "", ScriptedChatModel([answer]))) as client:
+        request = message("Where is it cold?")
+        ParseDict({"mediaType": "application/json", "schema": schema}, request.message.parts[0].metadata)
+        responses = await stream(client, request)
+        updates = [response.artifact_update for response in responses if response.HasField("artifact_update")]
+        [sent] = [part for update in updates for part in update.artifact.parts if part.HasField("data")]
+        [kept] = (await client.get_task(GetTaskRequest(id=responses[0].task.id))).artifacts[0].parts
+        assert MessageToDict(sent) == MessageToDict(kept) == {"data": {"city": "Oslo"}}
 
 
 class Measure(ToolBase):
@@ -424,6 +438,8 @@ REFUSED: list[tuple[Any, int, str]] = [
     (send(role="ROLE_AGENT"), -32602, "role"),
     (send(parts=[]), -32602, "parts"),
     (send(parts=[{"text": "a", "data": {}}]), -32602, "parts[0]"),
+    (send(parts=[{"text": "a", "metadata": {"schema": {"type": "array"}}}]), -32602, "parts[0].metadata.schema"),
+    (send(parts=[{"text": "a", "metadata": {"schema": {"type": "object"}}}] * 2), -32602, "at most one"),
     (send(parts=[{"text": " "}]), -32602, "not empty"),
     (send(parts=[{"data": {"a": 1}}]), -32602, "not empty"),
     (send(parts=[{"text": "a"}, {"raw": "aGk=", "mediaType": "video"}]), -32005, "application/pdf"),

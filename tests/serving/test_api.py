@@ -10,12 +10,13 @@ import pytest
 
 from agentrt import Agent, AgentState
 from agentrt.errors import ConfigError, SessionIOError
-from agentrt.message import TextBlock
+from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.middleware import UsageMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.serving import BearerTokens, Owner, create_app
 from agentrt.state import FileStateStore, InMemoryStateStore
 from agentrt.state.file import hash_name
+from agentrt.types import STRUCTURED_OUTPUT
 from tests.runner.conftest import approved_pay, make_agent
 from tests.serving.conftest import open_client, read_stream, rebuild, serve
 
@@ -45,6 +46,18 @@ async def test_reply_is_followed_and_repeated_by_its_key():
         assert rebuild(events).get_text_content() == session["messages"][1]["content"][0]["text"] == "You said: Hi"
         other = await client.post("/api/sessions/ann%2F42/replies", json={"input": "Ho"}, headers=key)
         assert code_of(other) == (409, "conflict")
+
+
+async def test_a_typed_answer_is_in_the_end_of_the_reply():
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    form = {"type": "json_schema", "json_schema": {"name": "place", "schema": schema}}
+    model = ScriptedChatModel([[ToolCallBlock("c1", STRUCTURED_OUTPUT, '{"city": "Oslo"}')]])
+    async with serve(Agent("weather", "", model)) as client:
+        body = {"input": "Where is it cold?", "response_format": form}
+        events = read_stream((await client.post(REPLIES, json=body, headers=SSE)).text)
+        assert events[-2][1]["structured_output"] == {"city": "Oslo"}
+        refused = await client.post(REPLIES, json={"answer": {}, "response_format": form})
+        assert code_of(refused) == (400, "invalid_body")
 
 
 async def test_a_request_opens_the_files_of_its_session_alone(tmp_path, monkeypatch):

@@ -136,11 +136,11 @@ class A2ARoutes:
             return await self._answer_task(sessions, message)
         # Read before a session is made, so that a bad message leaves none.
         item = {"role": "user", "content": message.content()}
-        messages = await read_user_messages(item, "message")
+        messages, schema = await read_user_messages(item, "message"), message.schema()
         session_id = message.context_id or f"a2a-{new_name()}"
         submit = submit_messages if message.context_id else submit_first
         try:
-            handle = await submit(sessions, session_id, messages, message.reply_id)
+            handle = await submit(sessions, session_id, messages, message.reply_id, schema=schema)
         except ApiError as error:
             raise await self._refuse_context(sessions, session_id, error) from None
         name = TaskName(session_id, handle.reply_id)

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Self
 
 from agentrt.message import Base64Source, DataBlock, URLSource
 from agentrt.serving.a2a.failure import rpc_error
-from agentrt.serving.bodies import is_reply_id
+from agentrt.serving.bodies import is_reply_id, read_schema
 from agentrt.serving.owners.sessions import check_new_id
+from agentrt.types import JSONSchema
 
 __all__ = [
     "RpcCall",
@@ -115,6 +116,16 @@ class SentMessage(NamedTuple):
         """The text of all its parts of text."""
         return "\n".join(part["text"] for part in self.parts if "text" in part).strip()
 
+    def schema(self) -> JSONSchema | None:
+        """Return the JSON schema in which the client asks for the answer, in the metadata of a part, `None` for words.
+
+        Raises `ApiError` for one that cannot be used, and for several.
+        """
+        schemas = [(part["schema"], f"{part['place']}.metadata.schema") for part in self.parts if "schema" in part]
+        if len(schemas) > 1:
+            raise rpc_error("INVALID_PARAMS", "'message.parts' must have at most one 'metadata.schema'")
+        return read_schema(*schemas[0]) if schemas else None
+
     def content(self) -> list[dict[str, Any] | DataBlock]:
         """Return its parts in the form of a message to an agent; raises `ApiError` if it has no text."""
         if not self.text:
@@ -133,6 +144,9 @@ def _check_part(part: Any, place: str) -> dict[str, Any]:
     if len(kinds) != 1 or (kinds[0] != "data" and not isinstance(part[kinds[0]], str)):
         raise rpc_error("INVALID_PARAMS", f"{place!r} must have one of 'text', 'raw', 'url' and 'data'")
     checked = {kinds[0]: part[kinds[0]], "place": place}
+    metadata = part.get("metadata")
+    if isinstance(metadata, dict) and isinstance(metadata.get("schema"), dict):
+        checked["schema"] = metadata["schema"]
     return checked if kinds[0] in ("text", "data") else {**checked, **_check_file(part, place)}
 
 

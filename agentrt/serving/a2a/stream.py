@@ -10,6 +10,7 @@ from agentrt.event import (
     BlocksWithdrawnEvent,
     DataBlockEndEvent,
     ModelCallRetryEvent,
+    ReplyEndEvent,
     ReplyResumedEvent,
     TextBlockDeltaEvent,
     TextBlockStartEvent,
@@ -55,6 +56,8 @@ class ArtifactUpdates:
             block = next(block for block in self._message.get_content_blocks() if block.id == event.block_id)
             if isinstance(block, DataBlock):
                 yield self._update([file_part(block)])
+        elif isinstance(event, ReplyEndEvent) and event.structured_output is not None:
+            yield self._update([{"data": event.structured_output}])
         elif isinstance(event, _REPLACING_EVENTS):
             parts = message_parts(self._message)
             if parts or self._has_sent:
