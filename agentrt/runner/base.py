@@ -115,13 +115,17 @@ class RunnerBase(ABC):
         return self._agent
 
     def agent_of(self, session_id: str) -> Agent:
-        """Return the agent whose replies this runs in a session."""
-        return self._agents.get(session_id, self._agent)
+        """Return the agent whose replies this runs in a session; a background call has that of its session."""
+        parent, _, name = session_id.rpartition("~")
+        agent = self._agents.get(session_id)
+        if agent is None and is_task_id(name):
+            agent = self._agents.get(parent)
+        return agent or self._agent
 
     def run_with(self, agent: Agent, session_id: str) -> None:
         """Run the replies of a session with another agent, such as one without a layer, as long as this process lives.
 
-        Another process runs them with the agent of the runner. Beyond 1,000 sessions, the oldest are forgotten.
+        That agent makes the background calls of the session, too. Another process runs them with the agent of the runner. Beyond 1,000 sessions, the oldest are forgotten.
         """
         self._agents[session_id] = agent
         if len(self._agents) > _MAX_OTHER_AGENTS:

@@ -306,9 +306,13 @@ class Run:
             last = None if reply is None else reply.message
         blocks = [] if last is None else last.get_content_blocks()
         calls = {block.id: block for block in blocks if isinstance(block, ToolCallBlock) and block.id not in finished}
+        let_go = {task.parent[2]: task for task in self.tasks if task.parent is not None}
         for block in blocks:
             if isinstance(block, ToolResultBlock) and block.id in calls:
-                results.setdefault(call_key(calls[block.id]), []).append(block)
+                if block.id in let_go:  # it was made there, and this is its handle
+                    let_go[block.id]._collect_results(set(), results)
+                elif "task_id" not in block.metadata:
+                    results.setdefault(call_key(calls[block.id]), []).append(block)
         names = {path: call.name for path, call in calls.items()}
         for inner in self.inner_calls:
             # A call inside of one that was done before the step belongs to that.

@@ -10,21 +10,24 @@ from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.runner import Runner
 from agentrt.runs import RunRecorder
-from tests.runner.conftest import make_agent, work
-from tests.runner.test_tasks import started, woken
+from tests.runner.conftest import Waiting, make_agent, work
+from tests.runner.test_tasks import background, started, woken
 
 
 def say(content: Any, tokens: int) -> ChatResponse:
     return ChatResponse([TextBlock(content) if isinstance(content, str) else content], usage=ChatUsage(tokens, 0))
 
 
+def recorder_of(store: Any) -> RunRecorder:
+    return RunRecorder(store, cost_of=lambda model, usage: float(usage.input_tokens))  # loads no prices
+
+
 def make_recorded(store: Any) -> Agent:
     """Return an agent that lets a researcher go, whose model uses 5 tokens; its own uses 1, 2 and 4 when woken."""
     researcher = Agent("researcher", "", ScriptedChatModel([say("found it", 5)]))
     script = [say(ToolCallBlock("c1", "researcher", '{"query": "go"}'), 1), say("Started.", 2), say("Noted.", 4)]
-    recorder = RunRecorder(store, cost_of=lambda model, usage: float(usage.input_tokens))
     tool = researcher.as_tool("Looks things up.", background=True)
-    return make_agent(tool, model=ScriptedChatModel(script), middlewares=[recorder])
+    return make_agent(tool, model=ScriptedChatModel(script), middlewares=[recorder_of(store)])
 
 
 async def test_run_of_a_task_counts_in_the_run_that_let_it_go(store):
@@ -64,6 +67,21 @@ async def test_console_shows_the_tree_with_its_background_calls(sqlite, tmp_path
         "  background call of researcher: completed",
         "    researcher: completed",
     ]
+
+
+async def test_fork_answers_a_background_call_from_the_record(sqlite):
+    waiting = Waiting()
+    waiting.release.set()
+    agent = make_agent(background(waiting.wait), middlewares=[recorder_of(sqlite)])
+    async with work(Runner(agent, sqlite)) as runner:
+        await woken(runner, "s", await started(await runner.submit("s", "call wait", reply_id="r1")))
+        run = await sqlite.runs.load("s", "r1")
+        fork = run.fork(agent, run.steps[0], session_id="fork", effects="record")
+        await sqlite.save(fork.state)
+        runner.run_with(fork, "fork")
+        task = await started(await runner.submit("fork", None, reply_id=fork.state.reply_context.reply_id))
+        assert "is done. Its result follows.\nwaited" in await woken(runner, "fork", task)
+    assert waiting.runs == 1
 
 
 async def test_run_of_a_task_goes_with_the_session_that_let_it_go(store):
