@@ -42,7 +42,8 @@ Events = list[AgentEvent]
 
 NO_NUMBERS = repeat(0)
 """For events that get their numbers as they leave."""
-_new_event = object.__new__
+bare_event = object.__new__
+"""Makes an event without fields, at half the price of a call of its class; its maker sets all of them."""
 # Providers refuse an empty name; a call of this one is answered with "no such tool".
 _NAMELESS = "tool_without_a_name"
 
@@ -53,33 +54,32 @@ def events_of(reply_id: str, block: ContentBlock, numbers: Iterator[int] = NO_NU
         begun: Events = [ToolResultStartEvent(reply_id, block.id, block.name)]
         begun[0].seq = next(numbers)
         return begun if block.state is ToolResultState.RUNNING else begun + events_of_output(reply_id, block, numbers)
-    # Field by field, and with one time, at a third of the price of three calls with keywords: most events are these.
     now = time_ns()
     if isinstance(block, ToolCallBlock):
         call_id, name = block.id, block.name
-        call = _new_event(ToolCallStartEvent)
+        call = bare_event(ToolCallStartEvent)
         call.reply_id, call.tool_call_id, call.tool_call_name = reply_id, call_id, name
         call.seq, call.created_at, call.metadata = next(numbers), now, None
         call.type = "TOOL_CALL_START"
-        arguments = _new_event(ToolCallDeltaEvent)
+        arguments = bare_event(ToolCallDeltaEvent)
         arguments.reply_id, arguments.tool_call_id, arguments.tool_call_name = reply_id, call_id, name
         arguments.seq, arguments.created_at, arguments.metadata = next(numbers), now, None
         arguments.delta, arguments.type = block.input, "TOOL_CALL_DELTA"
-        written = _new_event(ToolCallEndEvent)
+        written = bare_event(ToolCallEndEvent)
         written.reply_id, written.tool_call_id, written.tool_call_name = reply_id, call_id, name
         written.seq, written.created_at, written.metadata = next(numbers), now, None
         written.type = "TOOL_CALL_END"
         return [call, arguments, written]
     assert block.__class__ is TextBlock
     block_id = block.id
-    start = _new_event(TextBlockStartEvent)
+    start = bare_event(TextBlockStartEvent)
     start.reply_id, start.block_id, start.type = reply_id, block_id, "TEXT_BLOCK_START"
     start.seq, start.created_at, start.metadata = next(numbers), now, None
-    delta = _new_event(TextBlockDeltaEvent)
+    delta = bare_event(TextBlockDeltaEvent)
     delta.reply_id, delta.block_id, delta.type = reply_id, block_id, "TEXT_BLOCK_DELTA"
     delta.seq, delta.created_at, delta.metadata = next(numbers), now, None
     delta.delta = block.text
-    end = _new_event(TextBlockEndEvent)
+    end = bare_event(TextBlockEndEvent)
     end.reply_id, end.block_id, end.type = reply_id, block_id, "TEXT_BLOCK_END"
     end.seq, end.created_at, end.metadata = next(numbers), now, None
     end.text = None
@@ -92,12 +92,12 @@ def events_of_output(reply_id: str, result: ToolResultBlock, numbers: Iterator[i
     events: Events = []
     for part in result.output:
         assert isinstance(part, TextBlock)
-        text = _new_event(ToolResultTextDeltaEvent)
+        text = bare_event(ToolResultTextDeltaEvent)
         text.reply_id, text.tool_call_id, text.tool_call_name = reply_id, call_id, name
         text.seq, text.created_at, text.metadata = next(numbers), now, None
         text.block_id, text.delta, text.type = part.id, part.text, "TOOL_RESULT_TEXT_DELTA"
         events.append(text)
-    end = _new_event(ToolResultEndEvent)
+    end = bare_event(ToolResultEndEvent)
     end.reply_id, end.tool_call_id, end.tool_call_name = reply_id, call_id, name
     end.seq, end.created_at, end.metadata = next(numbers), now, result.metadata or None
     end.state, end.output, end.type = result.state, None, "TOOL_RESULT_END"

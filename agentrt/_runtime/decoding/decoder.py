@@ -7,7 +7,7 @@ from time import time_ns
 from typing import Any
 
 from agentrt._runtime.block import HIDDEN_CALL
-from agentrt._runtime.decoding.block_events import BlockEvents, Events, events_of
+from agentrt._runtime.decoding.block_events import BlockEvents, Events, bare_event, events_of
 from agentrt._runtime.decoding.model_answer import checked_blocks, is_plain, model_call_end, plain_thinking
 from agentrt._runtime.text import repr_of, whole_characters
 from agentrt.errors import ChainContractError
@@ -20,7 +20,6 @@ from agentrt.message import ContentBlock, DataBlock, ProviderBlock, TextBlock, T
 from agentrt.types import ChatResponse, ChatUsage
 
 _logger = logging.getLogger("agentrt")
-_new_event = object.__new__
 _LARGE = 4_096  # characters: a piece that has as many is looked at before it is passed on
 
 
@@ -87,7 +86,7 @@ class Decoder(BlockEvents):
                         delta = text if text.isascii() else whole_characters(text)
                         if kind is not TextBlock:
                             return [ThinkingBlockDeltaEvent(self._reply_id, self._block_id, delta)]
-                        event = _new_event(TextBlockDeltaEvent)  # field by field, at half the price of a call
+                        event = bare_event(TextBlockDeltaEvent)
                         event.reply_id, event.block_id, event.delta = self._reply_id, self._block_id, delta
                         event.seq, event.created_at, event.metadata = 0, time_ns(), None
                         event.type = "TEXT_BLOCK_DELTA"

@@ -5,7 +5,7 @@ until then nothing in the reply can be interrupted. Events go to the nearest rea
 layer in between.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence, Set
 from dataclasses import replace
 from inspect import iscoroutinefunction
 from itertools import count
@@ -236,8 +236,8 @@ class Outlet:
     def _record_answer(self, events: Sequence[AgentEvent]) -> None:
         """Record and number what a model says: new events, which are all of this reply."""
         progress = self._progress
-        progress.events_recorded += len(events)
         for event in events:
+            progress.events_recorded += 1
             cls = event.__class__
             apply = _apply_of(cls)
             if apply is not None:
@@ -364,9 +364,7 @@ class Outlet:
         """Send on numbered events in one step."""
         return self._hand_out(events)
 
-    def _make(
-        self, make: Callable[[str, Any, Iterator[int]], list[AgentEvent]], block: ContentBlock
-    ) -> list[AgentEvent]:
+    def _make(self, make: Callable[..., list[AgentEvent]], block: ContentBlock) -> list[AgentEvent]:
         """Make the events of a block, with numbers if this outlet numbers."""
         progress = self._progress
         if not self._numbers:
