@@ -78,13 +78,13 @@ class BedrockEmbedding(RemoteEndpoint, EmbeddingModelBase):
         body: JSONObject = {"inputText": texts[0]} if self._is_titan else {"texts": texts, "input_type": purpose}
         if self._size_field is not None:
             body[self._size_field] = self.dimensions
-        reader = EmbeddingReader(_read_vectors)
+        reader = EmbeddingReader(_vectors_of_bedrock)
         stream = await self._open(body, reader, streams=False)
         await stream.read_whole()
         return reader.response
 
 
-def _read_vectors(body: dict[str, object]) -> EmbeddingResponse:
+def _vectors_of_bedrock(body: dict[str, object]) -> EmbeddingResponse:
     vectors = [body["embedding"]] if "embedding" in body else body.get("embeddings")
     if isinstance(vectors, dict):  # by their type, where there may be several
         vectors = vectors.get("float")

@@ -126,8 +126,8 @@ class CoroutineReader(Generic[_Told]):
 
     @coroutine
     def __anext__(self) -> Generator[Any, Any, _Told]:  # noqa: C901  # in one piece: each event passes here
-        for told in self._rest:
-            return told  # type: ignore[no-any-return]  # what the coroutine tells
+        for item in self._rest:
+            return item  # type: ignore[no-any-return]  # what the coroutine tells
         reading, work = self._reading, self._work
         if reading.is_running:
             raise RuntimeError("this stream is being read by another task: one task reads it at a time")
