@@ -225,7 +225,9 @@ class Execution:
             return _result_of(state, request.reply_id)
         if find_reply(state, request.reply_id) is not None:
             return Result("over")  # it was answered, and others after it, before that was noted
-        if self.is_interrupted or not _may_wake(state, request.reply_id):
+        # A task wakes a reply only where this session has let the task go: another of its id may have, and be deleted.
+        is_foreign_wake = is_task_id(request.reply_id) and task_woken_by(state, request.reply_id) is None
+        if self.is_interrupted or is_foreign_wake:
             return Result("over", "interrupted")
         return None
 
@@ -422,14 +424,6 @@ def _count_deaths(context: ReplyContext, deaths: int) -> None:
         context.takeovers, context.known_results = 0, known
     context.takeovers = max(0, context.takeovers + min(1, deaths - context.deaths))
     context.deaths, context.handed_over = deaths, False
-
-
-def _may_wake(state: AgentState, reply_id: str) -> bool:
-    """Say whether a reply may run: one that a task wakes may where this session has let that task go.
-
-    Another session of the same id may have, before it was deleted.
-    """
-    return not is_task_id(reply_id) or task_woken_by(state, reply_id) is not None
 
 
 def _result_of(state: AgentState, reply_id: str) -> Result:
