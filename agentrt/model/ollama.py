@@ -151,7 +151,7 @@ def _tools_to_send(tools: list[JSONSchema], mode: str) -> list[JSONSchema]:
     """Return the tools that the model is shown, which is all that the API has for a choice."""
     if mode == "none":
         return []
-    return [tool for tool in tools if tool["function"]["name"] == mode] or tools
+    return [tool for tool in tools if tool.get("function", tool)["name"] == mode] or tools
 
 
 class _OllamaReader(AnswerReader):

@@ -182,7 +182,7 @@ class OpenAIChatModel(RemoteChatModel):
             return {**body, "tool_choice": mode}
         if self.quirks.named_choice:
             return {**body, "tool_choice": {"type": "function", "function": {"name": mode}}}
-        alone = [tool for tool in tools if tool["function"]["name"] == mode]
+        alone = [tool for tool in tools if tool.get("function", tool)["name"] == mode]
         return {**body, "tools": alone or tools, "tool_choice": "required"}
 
     def _reader(self, messages: Sequence[Msg]) -> AnswerReader:

@@ -18,7 +18,7 @@ from agentrt._runtime.model_interface import ChatModelBase, ModelResult
 from agentrt._runtime.model_interface.base import narrow
 from agentrt._runtime.model_interface.visible import visible_messages, without_hidden_calls
 from agentrt._runtime.text import repr_of
-from agentrt.errors import ChainContractError
+from agentrt.errors import ChainContractError, InvalidInputError
 from agentrt.event import (
     AgentEvent,
     ModelCallRetryEvent,
@@ -72,7 +72,7 @@ async def call_model(
         if not hasattr(answer, "__await__"):
             raise wrong_model(current_model, answer)
         return await answer
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, TypeError, InvalidInputError) as error:
         # Not looked at before: a conversation is long, and its messages were checked when they joined it.
         candidates: list[Any] = messages
         wrong = [message for message in candidates if not isinstance(message, Msg)]

@@ -12,6 +12,7 @@ from agentrt._runtime.model_interface.estimate import CountedLength, CountTokens
 from agentrt._runtime.model_interface.pieces import CompletedStream
 from agentrt._runtime.options import check_bool, check_whole
 from agentrt._runtime.representation import never_raises
+from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError, InvalidInputError, Unsupported, UsageError
 from agentrt.message import Msg
 from agentrt.types import STRUCTURED_OUTPUT, ChatResponse, JSONSchema, ToolChoice
@@ -71,6 +72,29 @@ def narrow(tools: list[JSONSchema], tool_choice: ToolChoice | None, model: "Chat
     if allowed is None or (allowed and model.supports_allowed_tools):
         return tools
     return [tool for tool in tools if tool.get("function", tool).get("name") in allowed]
+
+
+def check_request(messages: object, tools: object, tool_choice: object) -> None:
+    """Raise `InvalidInputError` for arguments of the wrong kind, whose errors would come from far inside of a model.
+
+    Of the messages and the tools only the last is looked at, since both may be many, and each call comes by here.
+    """
+    if not isinstance(messages, (list, tuple)) or (messages and not isinstance(messages[-1], Msg)):
+        raise InvalidInputError(f"a model takes a list of messages, not {repr_of(messages)}: write [UserMsg('Hi')]")
+    if tools is not None and not (isinstance(tools, (list, tuple)) and (not tools or _is_tool(tools[-1]))):
+        raise InvalidInputError(
+            f"a model takes tools as a list of JSON schemas with names, not {repr_of(tools)}: write "
+            f"Toolkit(tools=[...]).get_json_schemas()"
+        )
+    if tool_choice is not None and not isinstance(tool_choice, (ToolChoice, str)):
+        raise InvalidInputError(
+            f'a model takes a tool_choice such as "required" or ToolChoice("auto"), not {repr_of(tool_choice)}'
+        )
+
+
+def _is_tool(tool: object) -> bool:
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
 
 
 @compute_missing(**dict.fromkeys(("model", "stream", "context_size"), _refuse_before_init))
@@ -241,12 +265,7 @@ class ChatModelBase:
 
         A plain `str` as the `tool_choice` is its mode.
         """
-        # Otherwise a `str` would be read letter by letter, and a dict key by key, with an error far from here.
-        conversation: object = messages
-        if not isinstance(conversation, (list, tuple)):
-            raise InvalidInputError(
-                f"a model takes a list of messages, not {conversation!r:.200}: write [UserMsg('Hi')]"
-            )
+        check_request(messages, tools, tool_choice)
         if isinstance(tool_choice, str):
             tool_choice = ToolChoice(tool_choice)
         if tools and tool_choice is not None:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from agentrt._runtime.block import JSONObject
 from agentrt._runtime.http import CallTimer, HTTPResponse, Timeouts
+from agentrt._runtime.model_interface.base import check_request
 from agentrt._runtime.model_interface.batch import BatchRequest, BatchResult, BatchStatus
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import InvalidInputError, Malformed, ModelError, Unsupported
@@ -269,6 +270,7 @@ def read_requests(requests: Iterable[BatchRequest | Sequence[Msg]], most: int, s
                 f"batch() was given {messages!r:.200} as request {len(checked)}, not a list of messages: write "
                 f"{_BATCH_EXAMPLE}"
             )
+        check_request(messages, request.tools, request.tool_choice)
         checked.append(request)
     if not checked:
         raise InvalidInputError(f"batch() was given no requests: write {_BATCH_EXAMPLE}")
