@@ -125,7 +125,8 @@ class RunnerBase(ABC):
     def run_with(self, agent: Agent, session_id: str) -> None:
         """Run the replies of a session with another agent, such as one without a layer, as long as this process lives.
 
-        That agent makes the background calls of the session, too. Another process runs them with the agent of the runner. Beyond 1,000 sessions, the oldest are forgotten.
+        That agent makes the background calls of the session, too. Another process runs both with the agent of the
+        runner. Beyond 1,000 sessions, the oldest are forgotten.
         """
         self._agents[session_id] = agent
         if len(self._agents) > _MAX_OTHER_AGENTS:
