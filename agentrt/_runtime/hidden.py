@@ -4,7 +4,7 @@ from typing import NoReturn, Self, TypeVar
 
 from agentrt.errors import UsageError
 
-_Value = TypeVar("_Value")
+_Hidden = TypeVar("_Hidden")
 
 
 class NotPickled:
@@ -34,7 +34,7 @@ class HiddenStr(NotPickled, str):
         return "'***'"
 
 
-class HiddenDict(NotPickled, dict[str, _Value]):
+class HiddenDict(NotPickled, dict[str, _Hidden]):
     """Values that are shown only where they are used."""
 
     __slots__ = ()

@@ -71,7 +71,7 @@ def narrow(tools: list[JSONSchema], tool_choice: ToolChoice | None, model: "Chat
     allowed = None if tool_choice is None else tool_choice.tools
     if allowed is None or (allowed and model.supports_allowed_tools):
         return tools
-    return [tool for tool in tools if tool.get("function", tool).get("name") in allowed]
+    return [tool for tool in tools if _name_of_tool(tool) in allowed]
 
 
 def check_request(messages: object, tools: object, tool_choice: object) -> None:
@@ -81,7 +81,7 @@ def check_request(messages: object, tools: object, tool_choice: object) -> None:
     """
     if not isinstance(messages, (list, tuple)) or (messages and not isinstance(messages[-1], Msg)):
         raise InvalidInputError(f"a model takes a list of messages, not {repr_of(messages)}: write [UserMsg('Hi')]")
-    if tools is not None and not (isinstance(tools, (list, tuple)) and (not tools or _is_tool(tools[-1]))):
+    if tools is not None and not (isinstance(tools, (list, tuple)) and (not tools or _name_of_tool(tools[-1]))):
         raise InvalidInputError(
             f"a model takes tools as a list of JSON schemas with names, not {repr_of(tools)}: write "
             f"Toolkit(tools=[...]).get_json_schemas()"
@@ -92,9 +92,11 @@ def check_request(messages: object, tools: object, tool_choice: object) -> None:
         )
 
 
-def _is_tool(tool: object) -> bool:
+def _name_of_tool(tool: object) -> str | None:
+    """Return the name in the schema of a tool, `None` for what is not one."""
     function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 @compute_missing(**dict.fromkeys(("model", "stream", "context_size"), _refuse_before_init))
