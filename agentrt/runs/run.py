@@ -11,7 +11,7 @@ from agentrt._runtime.representation import never_raises
 from agentrt.agent import Agent
 from agentrt.errors import RunCorrupt, UsageError
 from agentrt.event import AgentEvent, AnyEvent
-from agentrt.message import Msg, ToolCallBlock, ToolResultBlock
+from agentrt.message import ContentBlock, Msg, ToolCallBlock, ToolResultBlock
 from agentrt.runs.contents import RecordedValues, dump_json, no_content
 from agentrt.runs.fork import Effects, add_effects, call_key, check_called_tools, start_conversation
 from agentrt.runs.inner_calls import RecordedInnerCall, read_inner_calls
@@ -300,17 +300,14 @@ class Run:
 
     def _collect_results(self, finished: set[str], results: dict[str, list[ToolResultBlock]]) -> None:
         """Add the results of this run and of its sub-agents' runs, except those of `finished` calls."""
-        last = self.message
-        if last is None and self.steps:
-            reply = self.state_at(len(self.steps) - 1).reply_context
-            last = None if reply is None else reply.message
-        blocks = [] if last is None else last.get_content_blocks()
+        blocks = self._content_so_far()
         calls = {block.id: block for block in blocks if isinstance(block, ToolCallBlock) and block.id not in finished}
         let_go = {task.parent[2]: task for task in self.tasks if task.parent is not None}
+        below = [child for child in self.children if child.parent and child.parent[2] not in finished]
         for block in blocks:
             if isinstance(block, ToolResultBlock) and block.id in calls:
                 if block.id in let_go:  # it was made there, and this is its handle
-                    let_go[block.id]._collect_results(set(), results)
+                    below.append(let_go[block.id])
                 elif "task_id" not in block.metadata:
                     results.setdefault(call_key(calls[block.id]), []).append(block)
         names = {path: call.name for path, call in calls.items()}
@@ -321,9 +318,16 @@ class Run:
                 if inner.result is not None and inner.call.id not in finished:
                     key = call_key(inner.call, names[inner.outer_id])
                     results.setdefault(key, []).append(inner.result)
-        for child in self.children:
-            if child.parent is not None and child.parent[2] not in finished:
-                child._collect_results(set(), results)
+        for run in below:
+            run._collect_results(set(), results)
+
+    def _content_so_far(self) -> list[ContentBlock]:
+        """Return the blocks of the message, or those of the last step of a reply that has not ended."""
+        last = self.message
+        if last is None and self.steps:
+            reply = self.state_at(len(self.steps) - 1).reply_context
+            last = None if reply is None else reply.message
+        return [] if last is None else last.get_content_blocks()
 
     # From references to values.
 
