@@ -58,6 +58,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "HumanApprovalMiddleware": {"rules": {"refund": True}},
     "InformationFlowMiddleware": {"flows": {"memory": {"trusted_output": ["id"]}}, "on_violation": "deny"},
     "KeepLastMiddleware": {"messages": 2},
+    "LayerTimes": {"max_replies": 5},
     "LoggingMiddleware": {"content": False},
     "LongTermMemoryMiddleware": {"memory": {"ref": "tests.config.things:memory"}, "owner": "ann"},
     "ModelFallbackMiddleware": {"models": ["rules"], "sticky": 30},

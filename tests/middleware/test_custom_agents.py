@@ -18,6 +18,7 @@ from agentrt.middleware import (
     BudgetMiddleware,
     GuardrailMiddleware,
     HookMiddleware,
+    LayerTimes,
     LoggingMiddleware,
     LongTermMemoryMiddleware,
     MiddlewareBase,
@@ -41,6 +42,7 @@ class Echo(AgentBase):
 AROUND_REPLIES = (
     AgentHooksMiddleware,
     HookMiddleware,
+    LayerTimes,
     LoggingMiddleware,
     LongTermMemoryMiddleware,
     RAGMiddleware,
