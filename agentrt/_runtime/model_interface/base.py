@@ -71,17 +71,23 @@ def narrow(tools: list[JSONSchema], tool_choice: ToolChoice | None, model: "Chat
     allowed = None if tool_choice is None else tool_choice.tools
     if allowed is None or (allowed and model.supports_allowed_tools):
         return tools
-    return [tool for tool in tools if _name_of_tool(tool) in allowed]
+    return [tool for tool in tools if tool.get("function", tool).get("name") in allowed]
 
 
-def check_request(messages: object, tools: object, tool_choice: object) -> None:
+def check_request(messages: Any, tools: Any, tool_choice: object) -> None:
     """Raise `InvalidInputError` for arguments of the wrong kind, whose errors would come from far inside of a model.
 
-    Of the messages and the tools only the last is looked at, since both may be many, and each call comes by here.
+    Of the messages and the tools only the last is looked at, since both may be many, and each turn comes by here: so
+    classes are compared before `isinstance` is called.
     """
-    if not isinstance(messages, (list, tuple)) or (messages and not isinstance(messages[-1], Msg)):
+    if (messages.__class__ is not list and not isinstance(messages, (list, tuple))) or (
+        messages and messages[-1].__class__ is not Msg and not isinstance(messages[-1], Msg)
+    ):
         raise InvalidInputError(f"a model takes a list of messages, not {repr_of(messages)}: write [UserMsg('Hi')]")
-    if tools is not None and not (isinstance(tools, (list, tuple)) and (not tools or _name_of_tool(tools[-1]))):
+    if tools is not None and (
+        (tools.__class__ is not list and not isinstance(tools, (list, tuple)))
+        or (tools and (tools[-1].__class__ is not dict or not ("function" in tools[-1] or "name" in tools[-1])))
+    ):
         raise InvalidInputError(
             f"a model takes tools as a list of JSON schemas with names, not {repr_of(tools)}: write "
             f"Toolkit(tools=[...]).get_json_schemas()"
@@ -90,13 +96,6 @@ def check_request(messages: object, tools: object, tool_choice: object) -> None:
         raise InvalidInputError(
             f'a model takes a tool_choice such as "required" or ToolChoice("auto"), not {repr_of(tool_choice)}'
         )
-
-
-def _name_of_tool(tool: object) -> str | None:
-    """Return the name in the schema of a tool, `None` for what is not one."""
-    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    return name if isinstance(name, str) else None
 
 
 @compute_missing(**dict.fromkeys(("model", "stream", "context_size"), _refuse_before_init))
