@@ -1,7 +1,10 @@
 """Blocking work keeps its order per key, however much of it waits."""
 
 import threading
+from collections.abc import Coroutine, Generator
 from functools import partial
+from types import coroutine
+from typing import Any
 
 import anyio
 import pytest
@@ -59,6 +62,30 @@ async def test_operations_of_callers_that_left_are_skipped():
         may_end.set()
     assert ran == ["next"]
     assert queue._lines == {}
+
+
+@coroutine
+def one_turn_late(work: Coroutine[Any, Any, object]) -> Generator[Any, None, None]:
+    """Await the work, but resume it a turn of the event loop later, as what drives a coroutine may."""
+    for awaited in work.__await__():
+        yield awaited
+        yield
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_no_thread_waits_for_an_operation_that_needs_it(anyio_backend):
+    queue, order = OperationQueue(1, seconds=5), []
+
+    async def run(number: int) -> None:
+        await queue.run("key", lambda deadline: order.append(number), shield=True)
+
+    async def run_late(number: int) -> None:
+        await one_turn_late(run(number))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run_late, 1)
+        group.start_soon(run, 2)
+    assert order == [1, 2]
 
 
 async def test_keys_do_not_wait_for_each_other():

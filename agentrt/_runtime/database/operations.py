@@ -69,12 +69,19 @@ class OperationQueue:
         many others wait; the text says whether it may have succeeded.
         """
         seconds = (MAX_WAIT if self._seconds is None else self._seconds) + extra_seconds
+        limiter = self._get_limiter()
         operation = self._enqueue(key)
         run = partial(self._run_in_turn, operation, work, seconds, time.monotonic() + seconds)
         try:
             # The thread gives up first, unless the disk or a server hangs.
             with anyio.move_on_after(seconds + _EXTRA_WAIT, shield=shield):
-                return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._get_limiter())
+                # In the order of the lines, without a turn of the event loop in between: else a thread that waits for
+                # an earlier operation could be the one that this would have to run in.
+                await limiter.acquire_on_behalf_of(operation)
+                try:
+                    return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))
+                finally:
+                    limiter.release_on_behalf_of(operation)
         finally:
             has_begun = self._withdraw(operation)
         if has_begun:
@@ -131,9 +138,9 @@ class OperationQueue:
         else:
             del self._lines[operation.key]
 
-    def _get_limiter(self) -> anyio.CapacityLimiter | None:
+    def _get_limiter(self) -> anyio.CapacityLimiter:
         if self._threads is None:
-            return None
+            return to_thread.current_default_thread_limiter()
         limiters = _operation_limiters.get(None)
         if limiters is None:
             limiters = WeakKeyDictionary()
