@@ -124,8 +124,6 @@ async def test_yes_without_a_login_asks_again_and_gives_up(origin: str) -> None:
     assert (state, "refuses the login" in text) == ("error", True)
 
 
-# The SDK may leave the generators of a stream to the garbage collector, where trio warns of them.
-@pytest.mark.filterwarnings("ignore:Async generator 'httpx2:ResourceWarning")
 async def test_reply_resumes_elsewhere_with_stored_tokens(origin: str) -> None:
     store = TokenStore()
     first = make_login(store)
@@ -163,9 +161,6 @@ async def test_refused_token_is_refreshed_without_a_question(origin: str) -> Non
     assert (after["logins"], after["refreshes"]) == (before["logins"] + 1, before["refreshes"] + 1)
 
 
-# The SDK drops the stream of a refused request, which trio then closes.
-@pytest.mark.filterwarnings("ignore:Exception ignored in.*EventSource:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.filterwarnings("ignore:Async generator 'httpx2._sse:ResourceWarning")
 async def test_refused_login_is_dropped_and_asked_for_once(origin: str) -> None:
     login = make_login()
     async with make_agent(origin, login, "log_in", "whoami") as agent:
