@@ -84,14 +84,19 @@ def check_request(messages: Any, tools: Any, tool_choice: object) -> None:
         messages and messages[-1].__class__ is not Msg and not isinstance(messages[-1], Msg)
     ):
         raise InvalidInputError(f"a model takes a list of messages, not {repr_of(messages)}: write [UserMsg('Hi')]")
-    if tools is not None and (
-        (tools.__class__ is not list and not isinstance(tools, (list, tuple)))
-        or (tools and (tools[-1].__class__ is not dict or not ("function" in tools[-1] or "name" in tools[-1])))
-    ):
-        raise InvalidInputError(
-            f"a model takes tools as a list of JSON schemas with names, not {repr_of(tools)}: write "
-            f"Toolkit(tools=[...]).get_json_schemas()"
-        )
+    if tools is not None:
+        try:
+            last = tools[-1]
+            is_tool = (last.__class__ is dict or isinstance(last, dict)) and ("function" in last or "name" in last)
+        except IndexError:  # there are none
+            is_tool = True
+        except (TypeError, KeyError):
+            is_tool = False
+        if not is_tool:
+            raise InvalidInputError(
+                f"a model takes tools as a list of JSON schemas with names, not {repr_of(tools)}: write "
+                f"Toolkit(tools=[...]).get_json_schemas()"
+            )
     if tool_choice is not None and not isinstance(tool_choice, (ToolChoice, str)):
         raise InvalidInputError(
             f'a model takes a tool_choice such as "required" or ToolChoice("auto"), not {repr_of(tool_choice)}'
