@@ -190,7 +190,7 @@ class Execution:
         agent = await open_conversation(self._agent, self._store, request.session_id, request)
         self._state = state = agent.state
         self._task = state.task or self._task
-        # What a task does is awaited in it: nobody could be woken in its session.
+        # A task awaits its own calls: nobody could be woken in its session.
         agent.live_conversation.task_host = self._tasks if state.task is None else None
         if self._was_saved and not state.revision:
             return Result("over", "interrupted", "its session was deleted, or has expired")

@@ -230,7 +230,7 @@ class Tasks:
         message = find_reply(state, task.id)
         if message is None or state.task is None:
             return "It ended without a result."
-        # What was held back is described: its value comes with its label, when the task wakes the conversation.
+        # Held values are described here, and come with their labels when the task wakes the conversation.
         result = _result_in(replace_in_message(state, message, describe_held), state.task)
         return "" if result is None else result.text
 

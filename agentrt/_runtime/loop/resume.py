@@ -154,7 +154,7 @@ async def receive_answer(agent: ReplyingAgent, context: ReplyContext, answer: An
                 is_of_another = _is_of_another(context, call.id)
                 toolkit = agent.live_conversation.run.toolkit if is_of_another else _toolkit_of(agent, context, call.id)
                 tool = toolkit.get(call.name)
-                # What a layer asks is known here; a tool of a sub-agent is not, and one here may have its name.
+                # A sub-agent's question is about a tool of its own, even if a tool of this agent has that name.
                 if is_of_another and tool is not None and not tool.is_hidden:
                     tool = None
                 incoming = IncomingContent("feedback", [TextBlock(result.feedback)], call, call.name, tool)
@@ -442,7 +442,7 @@ def _check_execution(agent: ReplyingAgent, context: ReplyContext, execution: Too
         )
     if execution.state is ToolResultState.RUNNING:
         raise ResumeError(f"the result of {call.name!r} is not final: its state is RUNNING", code="invalid")
-    # What a sub-agent asks is about a tool of its own, also where one of this agent has that name.
+    # A sub-agent's question is about a tool of its own, even if a tool of this agent has that name.
     tool = None if _is_of_another(context, call.id) else _known_tool(agent, context, call)
     output = execution.blocks
     data = [block for block in output if isinstance(block, DataBlock) and isinstance(block.source, Base64Source)]

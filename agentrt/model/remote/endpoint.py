@@ -122,7 +122,7 @@ class RemoteEndpoint:
         errors = ProviderErrors(model, self.base_url, key_variable)
         extra_headers = connection.get("extra_headers") or {}
         public_headers = {name.lower(): value for name, value in extra_headers.items() if not is_secret(name, value)}
-        # What changes its answers besides the settings of a subclass; the account has the other headers.
+        # They change its answers, besides the settings of a subclass; the account has the other headers.
         self._answer_fields = {
             "extra_body": fingerprint(extra_body),
             "extra_headers": fingerprint(public_headers),

@@ -238,7 +238,7 @@ class _Calls:
                     group.start_soon(make_one, place, call, str(self._number + place + 1))
                     await checkpoint()  # trio starts tasks in any order, and calls are decided as they come
         except BaseExceptionGroup as errors:
-            # What is to leave the reply, such as the request to end it, is known by its type.
+            # An error that must leave the reply, such as the request to end it, is known by its type.
             raise first_error(errors) from None
         self._number += len(calls)
         if any(questions):

@@ -137,7 +137,7 @@ class _Walk:
     async def files(self) -> AsyncGenerator[str, None]:
         """Yield the paths of files, relative to the folder; links are not followed, so this ends."""
         folders, count, room = [""], 0, _FOLDERS_SEARCHED
-        names = await self._workspace.list(self._prefix)  # raises if there is no such folder
+        names = await self._workspace.list(self._prefix)  # raises if the folder does not exist
         while folders:
             folder = folders.pop()
             try:

@@ -37,7 +37,7 @@ class DockerSandbox(SandboxBase):
         file_size: int = 100_000_000,
     ) -> None:
         super().__init__(network=network, memory=memory, processes=processes, cpu=cpu, file_size=file_size)
-        # What begins with a dash would be an option of Docker, such as one that shares all of the disk.
+        # A name that begins with a dash would be an option of Docker, such as one that shares all of the disk.
         name: object = image
         if not isinstance(name, str) or not name or name.startswith("-"):
             raise ConfigError(f"DockerSandbox(image) takes the name of an image, such as 'python:3', not {name!r:.200}")

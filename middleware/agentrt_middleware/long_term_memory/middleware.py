@@ -420,7 +420,7 @@ def _last_exchange(agent: Agent, owner: str, outcome: ReplyOutcome, opened: JSON
                 text = json.dumps(msg.structured_output, ensure_ascii=False)
             words.append(["assistant", text])
         elif words and msg.role == "user" and "task_id" not in msg.metadata:  # else a background call has woken it
-            # What was only observed after the answer belongs to the next exchange.
+            # Messages that were only observed after the answer belong to the next exchange.
             words.append(["user", msg.get_text_content() or ""])
     messages = [[role, agent.described(text)[:_MAX_PENDING_TEXT]] for role, text in reversed(words) if text]
     # With the text: callers choose ids of replies, and may use one for several.

@@ -264,7 +264,7 @@ class SkillsMiddleware(MiddlewareBase):
         later: list[list[str]] = data.get(_LATER, [])
         return later
 
-    # What a call may do.
+    # The permissions of a call.
 
     async def _decide_use(
         self, agent: Agent, call_id: str, tool: ToolBase, arguments: dict[str, Any], decision: PermissionDecision

@@ -241,7 +241,7 @@ async def receive_outcome(
         if refusal is None:
             return None
         response = refusal
-    # What layers do about tools is not about those of other layers.
+    # The rules of layers about tools are not for the hidden tools of other layers.
     if agent.chains.on_content is not incoming_content and not call.is_hidden:
         # Nothing of a tool is in a handle.
         is_own = isinstance(prepared, ToolResponse) or host_of(agent, call, prepared.tool) is not None

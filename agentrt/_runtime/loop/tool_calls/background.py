@@ -120,7 +120,7 @@ def note_answer_of_task(context: ReplyContext) -> None:
 async def _is_full(state: AgentState, context: ReplyContext, host: TaskHost, limit: int) -> bool:
     """Say whether `limit` tasks of the conversation are not over, and forget those that were never started."""
     over: set[str] = set()
-    # What is said of the last look holds until the next await, so calls that are let go side by side count each other.
+    # The answers of the last look hold until the next await, so concurrent background calls count each other.
     while len(state.tasks.keys() - over) >= limit:
         known_over = len(over)
         for task in [task for task in state.tasks.values() if task.id not in over]:

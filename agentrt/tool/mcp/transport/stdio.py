@@ -191,7 +191,7 @@ def _read_message(line: bytes | LongLine) -> SessionMessage | None:
     try:
         message = jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
-        # What a server prints is not always a message; many print a greeting.
+        # Servers print other lines than messages, too; many print a greeting.
         if not line.startswith(b'{"'):
             return None
         return _error_message(line[:200], line[-200:], "the answer is not valid JSON, or not a message of the protocol")
