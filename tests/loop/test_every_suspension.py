@@ -239,8 +239,6 @@ KINDS = {
 EACH_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 WORST = ["cancel_task_twice", "interrupt", "kill", "drop", "break_store", "fail_model"]
 """These find nearly everything that the others find."""
-IN_TURN = ["cancel", "cancel_task", "cancel_task_twice", "leave", "fail_store"]
-"""Of these, each place has one: three ways to be cancelled, and a milder form of two others."""
 
 
 async def check(kind: Kind, faults: Iterable[str], every: int = 1) -> None:
@@ -251,11 +249,7 @@ async def check(kind: Kind, faults: Iterable[str], every: int = 1) -> None:
 @EACH_KIND
 @pytest.mark.slow
 async def test_a_conversation_is_whole_after_any_fault_at_any_place(kind, anyio_backend_name):
-    if anyio_backend_name == "asyncio":
-        await check(kind, set(FAULTS) - {*IN_TURN})
-        await check(kind, IN_TURN, every=3)
-    else:
-        await check(kind, FAULTS, every=3)
+    await check(kind, FAULTS, every=1 if anyio_backend_name == "asyncio" else 3)
 
 
 @pytest.mark.parametrize("faults", [WORST, pytest.param(FAULTS, marks=pytest.mark.slow)], ids=["worst", "all"])
