@@ -66,7 +66,7 @@ async def test_hook_middlewares_keep_the_contract(layer):
 @EACH
 @pytest.mark.slow
 async def test_each_shipped_middleware_keeps_the_contract(make):
-    await check_middleware(make, every=8)
+    await check_middleware(make, every=4)
 
 
 @pytest.mark.slow
