@@ -1,7 +1,9 @@
 """What a user installs, what every public module promises, and the script that runs the jobs."""
 
+import ast
 import importlib
 import importlib.metadata
+import inspect
 import json
 import os
 import pkgutil
@@ -247,8 +249,20 @@ def test_all_names_what_exists_once_and_sorted() -> None:
 
 
 def test_every_module_that_users_import_says_what_is_public() -> None:
-    modules = [importlib.import_module(name) for name in PUBLIC_MODULES if name.count(".") < 2]
-    assert not [module for module in modules if not isinstance(getattr(module, "__all__", None), list)]
+    doors = [importlib.import_module(f"agentrt.{info.name}") for info in pkgutil.iter_modules(agentrt.__path__)]
+    assert not [door for door in (agentrt, *doors) if not isinstance(getattr(door, "__all__", None), list)]
+
+
+def test_a_module_behind_a_door_lists_names_only_to_pass_them_on() -> None:
+    behind = {name for name in MODULES if name.count(".") > 1 or name.startswith("agentrt_middleware.")}
+    modules = [importlib.import_module(name) for name in behind]
+    listing = [module for module in modules if not hasattr(module, "__path__") and hasattr(module, "__all__")]
+    assert not [module for module in listing if not passed_on(module)]
+
+
+def passed_on(module: ModuleType) -> set[str]:
+    imports = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.ImportFrom)]
+    return {alias.name for node in imports for alias in node.names}.intersection(module.__all__)
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["check", "agentrt"]])

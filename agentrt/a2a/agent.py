@@ -19,8 +19,6 @@ from agentrt.state import AgentState, StateStore
 from agentrt.tool import ToolBase
 from agentrt.types import SignRequest
 
-__all__ = ["A2AAgent"]
-
 _MAX_RESPONSE_BYTES = 10_000_000
 
 

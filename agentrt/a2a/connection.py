@@ -16,8 +16,6 @@ from agentrt.errors import Malformed, ModelError, RateLimited, Rejected, Transie
 from agentrt.model.remote.sse import EventReader
 from agentrt.types import SignRequest
 
-__all__ = ["A2AConnection", "RpcResults"]
-
 _CARD_PATH = "/.well-known/agent-card.json"
 _MAX_CARD_BYTES = 1_000_000
 _INTERNAL_ERROR = -32603

@@ -8,8 +8,6 @@ from typing import Any
 from agentrt._runtime.boundary import strict_json
 from agentrt.message import Base64Source, DataBlock, HintBlock, Msg, TextBlock, ToolResultBlock
 
-__all__ = ["answer_parts", "file_part", "message_digests", "new_parts", "unsent_messages"]
-
 
 def unsent_messages(messages: Sequence[Msg], record: Mapping[str, Any], name: str) -> tuple[list[Msg], str]:
     """Return the messages after the last answer of the other side, and the id of the reply that has this answer.

@@ -12,8 +12,6 @@ from agentrt.message import HintBlock, Msg, ToolResultBlock
 from agentrt.model import ChatModelBase, ChatResponse
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["RemoteAgentModel"]
-
 _UNLIMITED_CONTEXT = 1 << 53  # the remote agent keeps the conversation, so it is never summarised here
 
 

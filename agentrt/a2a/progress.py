@@ -16,8 +16,6 @@ from typing import Any
 from agentrt.errors import Malformed
 from agentrt.message import Base64Source, DataBlock, TextBlock, ThinkingBlock, URLSource
 
-__all__ = ["OVER_STATES", "TaskPiece", "TaskProgress"]
-
 _RUNNING_STATES = ("SUBMITTED", "WORKING")
 OVER_STATES = ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
 _ASKING_STATES = ("INPUT_REQUIRED", "AUTH_REQUIRED")

@@ -16,8 +16,6 @@ from agentrt.a2a.progress import OVER_STATES, TaskPiece, TaskProgress
 from agentrt.errors import ModelError, Refused, Rejected, Transient
 from agentrt.message import TextBlock, ToolCallBlock
 
-__all__ = ["ANSWER_TOOL", "STATE_KEY", "RemoteTask"]
-
 ANSWER_TOOL = "answer"
 """The tool that stands for a question of the remote agent; its result is the answer."""
 _NOTHING_SAID = "[The agent said nothing.]"

@@ -94,8 +94,6 @@ from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, ReActConfig
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["Agent"]
-
 _SchemaType = TypeVar("_SchemaType")
 
 _SAVE_SECONDS = 15.0  # longer than the file store's own limit

@@ -20,8 +20,6 @@ from agentrt._runtime.output.queue import MessageQueue
 from agentrt.errors import InvalidInputError, UsageError
 from agentrt.message import DataBlock, Msg
 
-__all__ = ["AgentConversation", "Audience", "AudienceMethods", "Observer", "Speech", "broadcast", "console_is_disabled"]
-
 _logger = logging.getLogger("agentrt")
 
 _UNOBSERVED_BLOCKS: tuple[BlockType, ...] = ("thinking", "provider")

@@ -49,8 +49,6 @@ from agentrt.module import StateModule
 from agentrt.state import AgentState
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["AgentBase", "ReActAgentBase", "interrupted_msg", "no_reply_error"]
-
 
 def _ask_once_per_reply(agent: "AgentBase", name: str, question: Callable[[Any], bool]) -> bool:
     """Return the answer that the reply in progress has to a condition of a layer; asks each time between replies."""

@@ -13,8 +13,6 @@ from agentrt.agent.delegation.agent_tool import descendants_of, toolkits_of
 from agentrt.hooks import MiddlewareBase
 from agentrt.tool import Toolkit
 
-__all__ = ["Health", "PartHealth", "check_health"]
-
 
 @dataclass(frozen=True, slots=True)
 class PartHealth:

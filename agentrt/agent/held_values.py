@@ -18,8 +18,6 @@ from agentrt.message import Msg
 from agentrt.state import AgentState
 from agentrt.types import FlowLabel
 
-__all__ = ["HeldValueMethods"]
-
 _VALUES_FOR: dict[HandlePlace | None, Replacement] = {
     None: value_anywhere,
     "tools": value_in_tools,

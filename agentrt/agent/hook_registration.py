@@ -6,8 +6,6 @@ from typing import Any, ClassVar, get_args, overload
 from agentrt.agent.layers import InnerLayers
 from agentrt.types import AgentHookTypes, PostHookTypes, PreHookTypes, ReActAgentHookTypes
 
-__all__ = ["REACT_HOOK_TYPES", "Hook", "HookRegistration"]
-
 PreHook = Callable[[Any, dict[str, Any]], object]
 """A function `(self, kwargs)`, plain or `async`."""
 

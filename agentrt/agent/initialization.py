@@ -7,8 +7,6 @@ from typing import ClassVar, NoReturn, TypeVar, get_origin
 from agentrt._runtime.keywords import compute_missing
 from agentrt.errors import UsageError
 
-__all__ = ["check_initialized", "refuse_before_init", "refuse_call"]
-
 _Class = TypeVar("_Class", bound=type)
 
 

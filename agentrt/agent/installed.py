@@ -6,8 +6,6 @@ from functools import cache
 from operator import attrgetter
 from typing import NamedTuple
 
-__all__ = ["InstalledLayer", "installed_layers", "packages_of"]
-
 _ENTRY_POINTS = "agentrt.layers"
 _OWN_CODE = {"__main__", "agentrt", "agentrt_middleware"}
 

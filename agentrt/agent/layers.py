@@ -5,8 +5,6 @@ from typing import Any
 from agentrt._runtime.keywords import suggest_attributes
 from agentrt.hooks import MiddlewareBase
 
-__all__ = ["CHAINS_ARE_BUILT", "InnerLayers", "Layers"]
-
 CHAINS_ARE_BUILT = (
     "the chains of an agent are built once: write agent = agent.with_middlewares([*agent.middlewares, layer])"
 )

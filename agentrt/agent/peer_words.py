@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-__all__ = ["AGENT_ATTRIBUTES", "AGENT_KEYWORDS", "BASE_ATTRIBUTES", "REPLY_KEYWORDS"]
-
 
 def _by_word(table: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Return the remedy for each word; `WORD` in a remedy stands for it."""

@@ -17,8 +17,6 @@ from agentrt.hooks import MiddlewareBase
 from agentrt.memory import InMemoryMemory, MemoryBase
 from agentrt.message import Msg
 
-__all__ = ["UserAgent"]
-
 _BLOCKS = get_args(get_args(ContentBlock)[0])
 
 

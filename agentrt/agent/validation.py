@@ -17,18 +17,6 @@ from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, PermissionContext, ReActConfig
 from agentrt.workspace import FileSystemBase
 
-__all__ = [
-    "as_state_store",
-    "check_agent_name",
-    "check_assigned",
-    "check_is_list",
-    "check_options",
-    "check_parts",
-    "check_state",
-    "check_use",
-    "make_toolkit",
-]
-
 _ALL_HOOKS = frozenset(spec.name for spec in HOOKS)
 
 

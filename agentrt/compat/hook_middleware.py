@@ -20,8 +20,6 @@ from agentrt.hooks import MiddlewareBase
 from agentrt.message import AssistantMsg, Msg
 from agentrt.types import ToolChunk, ToolResponse
 
-__all__ = ["HookMiddleware", "HookTable", "layers_for"]
-
 HookTable = Mapping[str, Mapping[str, Hook]]
 """By type of hook and then by name, in the order of registration; without types that have no hooks."""
 

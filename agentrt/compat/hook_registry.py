@@ -16,16 +16,6 @@ from agentrt.compat.hook_middleware import HookTable, layers_for
 from agentrt.errors import HookError, HookTargetError
 from agentrt.hooks import MiddlewareBase
 
-__all__ = [
-    "clear_class_hooks",
-    "clear_instance_hooks",
-    "register_class_hook",
-    "register_instance_hook",
-    "registered_hooks",
-    "remove_class_hook",
-    "remove_instance_hook",
-]
-
 _PARAMETERS = {"pre": ("self", "kwargs"), "post": ("self", "kwargs", "output")}
 
 _lock = threading.Lock()  # classes may be given hooks in several threads

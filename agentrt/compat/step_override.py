@@ -23,8 +23,6 @@ from agentrt.event import AgentEvent
 from agentrt.message import Msg, ToolCallBlock, new_reply_message
 from agentrt.types import ToolChoice, ToolResponse
 
-__all__ = ["AS_GIVEN", "OverriddenLoopStep", "act_by_loop", "reason_by_loop"]
-
 AS_GIVEN: Any = object()
 """The default that stands for the value which the step was entered with."""
 

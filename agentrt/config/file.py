@@ -15,8 +15,6 @@ from agentrt.config.parts import PartReader
 from agentrt.config.toml import write_toml
 from agentrt.errors import ConfigError
 
-__all__ = ["AgentConfig", "load_agent"]
-
 _MAX_FILE_BYTES = 1_000_000
 _MAX_VALUES = 100_000  # since a few anchors of YAML may stand for any number
 

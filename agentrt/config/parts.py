@@ -18,8 +18,6 @@ from agentrt.errors import AgentRTError, ConfigError, MiddlewareConfigError
 from agentrt.middleware import Bundle, InstalledLayer, LayerEntry, Limited, MiddlewareBase, When, installed_layers
 from agentrt.state import state_store
 
-__all__ = ["PartReader"]
-
 _NOT_MADE: Any = object()
 """Stands for a value that a problem was noted for."""
 _EXTRA_KEY = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's words for it

@@ -8,8 +8,6 @@ from datetime import date, time
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError
 
-__all__ = ["write_toml"]
-
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 

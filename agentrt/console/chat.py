@@ -20,8 +20,6 @@ from agentrt.model import RulesChatModel
 from agentrt.state import AgentState
 from agentrt.tool import MCPToolset
 
-__all__ = ["Chat", "listen_for_logins"]
-
 _HELP = """/new      start a new conversation
 /explain  print the compiled chains, outermost first
 /input    print the whole input of the call that is asked about

@@ -25,8 +25,6 @@ from agentrt.console.specs import SYSTEM_PROMPT, load_chat_agent
 from agentrt.errors import AgentRTError, ConfigError, UsageError
 from agentrt.model import RulesChatModel
 
-__all__ = ["main"]
-
 _EXIT_INTERRUPTED = 130  # the convention of shells for Ctrl-C
 _DESCRIPTION = "Talk to an agent, line by line. Without a model and a key, a set of rules answers offline."
 _AGENT_HELP = "an Agent or a Runner, in a module that may be in the current folder"

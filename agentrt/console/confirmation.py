@@ -10,8 +10,6 @@ from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfi
 from agentrt.message import ToolCallBlock, ToolResultBlock
 from agentrt.state import AgentState
 
-__all__ = ["Confirmation", "next_confirmation"]
-
 LOGIN_CALL = "mcp_login"
 """The name of the question that asks the user to log in at an MCP server; its reason has the URL."""
 

@@ -14,8 +14,6 @@ from agentrt.errors import ConfigError
 from agentrt.message import TextBlock, ToolResultState
 from agentrt.types import ToolResponse
 
-__all__ = ["folder_tools"]
-
 _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "venv", "build", "dist"}
 _MAX_WALK_SECONDS = 10.0  # for all files: a tool's thread cannot be stopped
 _MAX_CHARACTERS = 100_000  # of one result

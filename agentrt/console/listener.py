@@ -6,8 +6,6 @@ from ipaddress import ip_address
 
 from agentrt.errors import ConfigError
 
-__all__ = ["listen", "url_of"]
-
 
 def listen(host: str, port: int, *, why_local: str | None) -> socket.socket:
     """Return a listening socket; raises `ConfigError` if that is impossible.

@@ -11,8 +11,6 @@ if sys.platform == "win32":
 else:
     import termios
 
-__all__ = ["Prompt"]
-
 _PAUSE = 0.05  # seconds; the lines of a paste come faster, and no user types a line in this time
 _MAX_PIECES = 1000  # of a paste in progress: a terminal delivers some kilobytes at a time
 

@@ -8,8 +8,6 @@ from queue import Empty, SimpleQueue
 import anyio
 from anyio.from_thread import BlockingPortal
 
-__all__ = ["ReplyRunner"]
-
 _WAIT_SECONDS = 0.5  # at a time; on Windows Ctrl-C does not arrive while a thread waits
 
 

@@ -26,8 +26,6 @@ try:
 except ModuleNotFoundError as error:
     raise ConfigError("agentrt serve needs the extra 'serve': pip install \"agentrt[serve]\"") from error
 
-__all__ = ["read_limits", "read_tokens", "serve", "serve_app"]
-
 _MIN_TOKEN = 16  # characters: a shorter one can be guessed
 _UNNAMED_OWNER = "owner"  # of a token without a name
 _NEW_TOKEN = "python3 -c 'import secrets; print(secrets.token_urlsafe())'"

@@ -17,8 +17,6 @@ from agentrt.runner import DBOSRunner, Runner
 from agentrt.runner.base import RunnerBase
 from agentrt.state import SessionStore, StateStore, state_store
 
-__all__ = ["load_runner", "log_to_stderr", "stop_on_signal"]
-
 
 def load_runner(
     options: argparse.Namespace,

@@ -16,8 +16,6 @@ from agentrt.state import AgentState
 from agentrt.state.state import state_to_json
 from agentrt.state.store import next_revision
 
-__all__ = ["SessionFile"]
-
 _LOCK_SECONDS = 5.0  # for another process to finish its save
 
 

@@ -16,17 +16,6 @@ from agentrt.errors import ConfigError
 from agentrt.model import ChatModelBase, RulesChatModel
 from agentrt.tool import MCPToolset, OAuth, Toolkit
 
-__all__ = [
-    "SYSTEM_PROMPT",
-    "load_chat_agent",
-    "load_mcp_servers",
-    "load_model",
-    "load_named_agent",
-    "load_object",
-    "load_target",
-    "load_toolkit",
-]
-
 SYSTEM_PROMPT = "You are a helpful assistant."
 """The system prompt of a chat without an agent of the user's."""
 _TOOLS_EXAMPLE = "my_tools:search; or folder, for tools that only read the current folder"

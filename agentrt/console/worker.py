@@ -8,8 +8,6 @@ import anyio
 from agentrt.console.service import load_runner, log_to_stderr, stop_on_signal
 from agentrt.runner.base import RunnerBase
 
-__all__ = ["work"]
-
 
 def work(options: argparse.Namespace) -> int:
     """Work until a signal comes; returns the exit code."""

@@ -8,8 +8,6 @@ from agentrt.errors import Malformed
 from agentrt.model.remote.reader import AnswerReader
 from agentrt.types import ChatResponse
 
-__all__ = ["EmbeddingReader"]
-
 
 class EmbeddingReader(AnswerReader):
     """Reads one answer by a provider's `parse`, and keeps it as `response`."""

@@ -14,8 +14,6 @@ from agentrt._runtime.representation import repr_by_settings
 from agentrt._runtime.text import repr_of, whole_characters
 from agentrt.errors import ConfigError, Malformed, Timeout, UsageError
 
-__all__ = ["EmbeddingModelBase", "EmbeddingResponse", "EmbeddingUsage", "Vector"]
-
 Vector = Sequence[float]
 """The vector of some text: texts of similar meaning have vectors of similar direction."""
 

@@ -14,8 +14,6 @@ from agentrt.model.remote.endpoint import BEDROCK_API, RemoteEndpoint
 from agentrt.model.remote.settings import ConnectionOptions, check_option_names
 from agentrt.model.remote.sse import count_in
 
-__all__ = ["BedrockEmbedding"]
-
 # The length of their vectors, and the field for another one.
 _MODELS: dict[str, tuple[int | None, str | None]] = {
     "amazon.titan-embed-text-v1": (1_536, None),

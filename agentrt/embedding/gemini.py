@@ -13,8 +13,6 @@ from agentrt.model.remote.endpoint import GEMINI_API, RemoteEndpoint
 from agentrt.model.remote.settings import ConnectionOptions
 from agentrt.model.remote.sse import list_in
 
-__all__ = ["GeminiEmbedding"]
-
 _MODELS_WITH_TASKS = ("gemini-embedding-001", "text-embedding-004", "text-embedding-005")  # later ones have none
 _MAX_TEXTS = 100  # per request, the API's limit
 

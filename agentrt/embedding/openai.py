@@ -14,8 +14,6 @@ from agentrt.model.remote.endpoint import OPENAI_API, RemoteEndpoint
 from agentrt.model.remote.settings import ConnectionOptions, check_option
 from agentrt.model.remote.sse import count_in, dict_in, list_in
 
-__all__ = ["OpenAIEmbedding"]
-
 # The length of the vectors of OpenAI's own models, and whether they can be shortened.
 _OPENAI_MODELS = {
     "text-embedding-3-small": (1_536, True),

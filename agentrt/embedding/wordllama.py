@@ -11,8 +11,6 @@ from anyio import to_thread
 from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, EmbeddingUsage
 from agentrt.errors import ConfigError
 
-__all__ = ["WordLlamaEmbedding"]
-
 _WEIGHTS = "l2_supercat"
 _FULL_DIMENSIONS = 256
 _DIMENSIONS = (64, 128, _FULL_DIMENSIONS)

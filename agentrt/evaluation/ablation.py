@@ -12,8 +12,6 @@ from agentrt.evaluation.trial import Trial
 from agentrt.hooks import MiddlewareBase
 from agentrt.types import JSONObject
 
-__all__ = ["Ablate", "LayerWorth", "chosen_layers", "rates_of", "worth_of"]
-
 _OF_AGENT = ("build", "reply", "run")  # places of errors that are not those of a judge or a user
 
 Ablate = bool | str | type[MiddlewareBase] | Sequence[str | type[MiddlewareBase]]

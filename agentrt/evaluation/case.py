@@ -19,8 +19,6 @@ from agentrt.message import Msg, ToolCallBlock
 from agentrt.testing import InjectedFault
 from agentrt.types import JSONObject
 
-__all__ = ["Case", "Dataset"]
-
 Turn = str | Msg
 Approve = bool | Callable[[ToolCallBlock], bool | Awaitable[bool]] | None
 """The answer to questions about tool calls; `None` leaves the reply waiting."""

@@ -17,8 +17,6 @@ from agentrt.middleware import Budget
 from agentrt.state import InMemoryStateStore
 from agentrt.testing import cassette, cassette_scope
 
-__all__ = ["evaluate"]
-
 OnTrial = Callable[[Trial, int, int], object]
 """Called after each trial, with the numbers of finished trials and of all trials known so far."""
 

@@ -16,20 +16,6 @@ from agentrt.evaluation.trial import Trial, Verdict
 from agentrt.message import ToolResultState
 from agentrt.testing import ExpectedStep, TrajectoryOrder, assert_trajectory
 
-__all__ = [
-    "called",
-    "calls_at_most",
-    "contains",
-    "costs_at_most",
-    "exact",
-    "final_state",
-    "fits",
-    "no_error",
-    "requests_at_most",
-    "takes_at_most",
-    "trajectory",
-]
-
 _OF_CASE: Any = object()
 """Stands for the expected value of the case."""
 

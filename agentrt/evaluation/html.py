@@ -7,8 +7,6 @@ from agentrt._runtime.text import escape_controls
 from agentrt.evaluation.report import Report
 from agentrt.evaluation.trial import Trial
 
-__all__ = ["page_of", "plot_of_layers", "plot_of_tries"]
-
 _MAX_TRIALS = 500  # with details, failed ones first
 _MAX_SHOWN_TEXT = 2_000
 _ROW_HEIGHT = 26  # pixels

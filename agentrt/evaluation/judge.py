@@ -12,8 +12,6 @@ from agentrt.evaluation.spending import Asker, is_text
 from agentrt.evaluation.trial import Trial, Verdict
 from agentrt.model import ChatModelBase
 
-__all__ = ["Judge", "Judgement"]
-
 _MAX_JUDGED_TEXT = 20_000  # characters of each message
 _MAX_JUDGED_MESSAGES = 200
 _JUDGE_PROMPT = (

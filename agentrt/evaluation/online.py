@@ -23,8 +23,6 @@ from agentrt.middleware import Budget
 from agentrt.runs import RunRecorder
 from agentrt.types import JSONObject
 
-__all__ = ["OnlineEvaluation"]
-
 _logger = logging.getLogger("agentrt")
 _EVENT = "gen_ai.evaluation.result"
 

@@ -19,8 +19,6 @@ from agentrt.evaluation.statistics import bootstrap, mcnemar, pass_at, pass_hat,
 from agentrt.evaluation.trial import Trial, TrialInFile
 from agentrt.model import ChatUsage
 
-__all__ = ["Comparison", "GroupScore", "Report"]
-
 _REPORT_FORMAT = 1
 _MAX_FAILED_TRIALS = 20  # in the printed report
 

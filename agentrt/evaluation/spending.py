@@ -8,8 +8,6 @@ from agentrt.errors import ConfigError
 from agentrt.middleware import Budget, BudgetMiddleware, UsageMiddleware
 from agentrt.model import ChatModelBase, ChatUsage, PublishedPrices, chat_model
 
-__all__ = ["Asker", "SpendingAccount", "is_text", "open_budget", "published_cost"]
-
 _ENDLESS_PERIOD = 1e12  # seconds
 _FormT = TypeVar("_FormT")
 

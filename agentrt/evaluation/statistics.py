@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from random import Random
 
-__all__ = ["bootstrap", "mcnemar", "pass_at", "pass_hat", "wilson"]
-
 Interval = tuple[float, float]
 """The lower and the upper end."""
 

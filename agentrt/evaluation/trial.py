@@ -27,19 +27,6 @@ from agentrt.state import AgentState, InMemoryStateStore
 from agentrt.testing import ChaosLayer, InjectedFault
 from agentrt.types import JSONObject
 
-__all__ = [
-    "Build",
-    "ToolUse",
-    "Trial",
-    "TrialError",
-    "TrialInFile",
-    "TrialRunner",
-    "Verdict",
-    "check_steps",
-    "judge_trial",
-    "run_case",
-]
-
 Build = Agent | Callable[[Case], Any]
 """An agent, or a function of a case that returns an agent, or an agent and its world; sync or async."""
 

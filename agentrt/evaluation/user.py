@@ -9,8 +9,6 @@ from agentrt.evaluation.spending import Asker, SpendingAccount, is_text
 from agentrt.model import ChatModelBase
 from agentrt.types import JSONObject
 
-__all__ = ["SimulatedUser", "UserTurn"]
-
 _MAX_TURNS = 1_000
 _USER_PROMPT = (
     "You play a user who talks to an assistant. Your goal: {goal}\n"

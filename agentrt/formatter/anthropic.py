@@ -37,8 +37,6 @@ from agentrt.formatter.conventions import (
 )
 from agentrt.message import Msg
 
-__all__ = ["ANTHROPIC", "arrange_turns", "format_anthropic", "pack_thinking", "unshown_file"]
-
 ANTHROPIC = "anthropic"
 """The name of this provider in a `ProviderBlock`."""
 

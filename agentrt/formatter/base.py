@@ -5,7 +5,5 @@ from typing import Any
 
 from agentrt.message import Msg
 
-__all__ = ["Formatter"]
-
 Formatter = Callable[[Sequence[Msg]], Any]
 """Turns a conversation into the request format of a provider's API. Pure: it changes no message and needs no model."""

@@ -11,8 +11,6 @@ from agentrt.formatter.conventions import CallIds, is_text_type, text_part
 from agentrt.formatter.openai import short_id, valid_name
 from agentrt.message import Msg
 
-__all__ = ["format_bedrock"]
-
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 # The API's names of what it takes, by media type.
 _FILE_FORMATS = {

@@ -8,18 +8,6 @@ from pydantic_core import from_json
 from agentrt._runtime.block import ContentBlock, DataBlock, JSONObject, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt._runtime.text import lazy_pattern
 
-__all__ = [
-    "CONVERSATION_START",
-    "UNANSWERED",
-    "CallIds",
-    "empty_result_text",
-    "is_svg",
-    "is_text_type",
-    "object_in",
-    "results_of_calls",
-    "text_part",
-]
-
 CONVERSATION_START = "(The conversation starts here.)"
 """The user's message where an API requires one and the conversation has none."""
 UNANSWERED = "(no result: the call was never carried out, or its result was lost)"

@@ -31,8 +31,6 @@ from agentrt.formatter.conventions import (
 from agentrt.formatter.openai import file_note, valid_name
 from agentrt.message import Msg
 
-__all__ = ["GEMINI", "format_gemini", "pack_signature"]
-
 GEMINI = "gemini"
 """The name of this provider in a `ProviderBlock`."""
 

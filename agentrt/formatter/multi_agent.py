@@ -21,8 +21,6 @@ from agentrt._runtime.block import (
 from agentrt._runtime.text import lazy_pattern
 from agentrt.message import Msg
 
-__all__ = ["multi_agent", "transcribe"]
-
 _Payload = TypeVar("_Payload")
 
 _PREFACE = (

@@ -7,8 +7,6 @@ from agentrt._runtime.block import JSONObject
 from agentrt.formatter.openai import format_openai
 from agentrt.message import Msg
 
-__all__ = ["format_ollama"]
-
 
 def format_ollama(messages: Sequence[Msg]) -> list[JSONObject]:
     """Return the `messages` of a request.

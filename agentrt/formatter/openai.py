@@ -31,8 +31,6 @@ from agentrt.formatter.conventions import (
 )
 from agentrt.message import Msg
 
-__all__ = ["arguments_to_send", "file_note", "format_openai", "part_of", "short_id", "valid_name"]
-
 _FORBIDDEN_IN_NAMES = lazy_pattern(r"[^a-zA-Z0-9_-]+")
 _AUDIO_FORMATS = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 _MAX_ID_LENGTH = 40

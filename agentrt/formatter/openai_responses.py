@@ -29,8 +29,6 @@ from agentrt.formatter.conventions import (
 from agentrt.formatter.openai import arguments_to_send, file_note, part_of, short_id, valid_name
 from agentrt.message import Msg
 
-__all__ = ["HOSTED_ITEMS", "OPENAI", "format_openai_responses", "pack_reasoning"]
-
 OPENAI = "openai"
 """The name of this provider in a `ProviderBlock`."""
 

@@ -6,8 +6,6 @@ from typing import Any
 from agentrt._runtime.text import type_with_article
 from agentrt.message import Msg
 
-__all__ = ["check_marks", "check_new_mark", "messages_to_add", "strings_of"]
-
 
 def messages_to_add(memories: Msg | list[Msg] | None) -> list[Msg]:
     """Return the messages to add; raises `TypeError` for anything else."""

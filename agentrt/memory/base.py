@@ -4,8 +4,6 @@ from agentrt._runtime.text import type_with_article
 from agentrt.message import Msg
 from agentrt.module import StateModule
 
-__all__ = ["MemoryBase", "require_summary"]
-
 
 class MemoryBase(StateModule):
     """Keeps messages in their order, each with marks to find it by, and a summary of older ones."""

@@ -9,8 +9,6 @@ from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg, SystemMsg, UserMsg
 
-__all__ = ["FactChanges", "FactExtractor", "ModelAsker", "ModelExtractor"]
-
 _FACT_INSTRUCTIONS = (
     "You keep the long-term memory of an assistant. You are given an exchange, and facts that are known, with their "
     "ids. Say which facts change by it: those to add, those to update, by id, and the ids of those to retract. A fact "

@@ -11,8 +11,6 @@ from agentrt.memory.stored_message import MarkedMessage, marked_message_from_jso
 from agentrt.message import Msg
 from agentrt.types import JSONObject
 
-__all__ = ["InMemoryMemory"]
-
 _Index = tuple[list[MarkedMessage], int, set[str]]
 
 

@@ -11,8 +11,6 @@ from agentrt.message import Msg, TextBlock
 from agentrt.module import StateModule
 from agentrt.tool import ToolResponse
 
-__all__ = ["LongTermMemory", "LongTermMemoryBase", "RetrievedText", "TextEmbedding", "TextStore"]
-
 _MAX_RECORDED = 20_000  # characters of one exchange, or of one fact
 _MAX_KEYWORDS = 20
 _KNOWN_FACTS = 20  # passed to the extractor with an exchange

@@ -15,8 +15,6 @@ from agentrt.memory.stored_message import marked_message_from_json, message_to_j
 from agentrt.message import Msg
 from agentrt.types import JSONObject
 
-__all__ = ["SQLiteMemory"]
-
 # All texts are JSON in ASCII, since a model's text may hold unpaired surrogates, which the database would refuse.
 _MEMORY_TABLES = """
 CREATE TABLE memory_sessions (session TEXT PRIMARY KEY, revision INTEGER NOT NULL, summary TEXT NOT NULL);

@@ -8,8 +8,6 @@ from agentrt.errors import SessionCorrupt, SessionUnserializable
 from agentrt.memory.arguments import strings_of
 from agentrt.message import Msg, message_adapter, message_serializer
 
-__all__ = ["MarkedMessage", "marked_message_from_json", "message_to_json"]
-
 MarkedMessage = tuple[Msg, list[str]]
 
 

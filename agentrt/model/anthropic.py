@@ -36,8 +36,6 @@ from agentrt.model.remote.settings import (
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, DeferredSchema, JSONSchema, ToolChoice
 
-__all__ = ["AnthropicChatModel"]
-
 _DEFAULT_MAX_TOKENS = 8192
 _ROOM_TO_THINK = 16_384  # adaptive thinking has no budget, and uses up `max_tokens`
 _VERTEX_VERSION = "vertex-2023-10-16"  # which platform.claude.com demands; newer clients of Anthropic send another

@@ -41,8 +41,6 @@ from agentrt.model.remote.settings import ConnectionOptions, check_option, check
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["BedrockChatModel", "complete_connection"]
-
 _BEDROCK = "bedrock"
 _CACHE_POINT: JSONObject = {"cachePoint": {"type": "default"}}
 _INFERENCE_NAMES = {

@@ -11,18 +11,6 @@ from agentrt.message import Msg
 from agentrt.model.remote.accumulator import join_base64
 from agentrt.model.remote.schema.dialect import TEXT_FORMATS, SchemaDialect
 
-__all__ = [
-    "CLAUDE_RULES",
-    "CLAUDE_SCHEMAS",
-    "REFUSED_THOUGHTS",
-    "ClaudeRules",
-    "Thought",
-    "check_sampling",
-    "check_thinking",
-    "count_passing_hints",
-    "rules_of",
-]
-
 REFUSED_THOUGHTS = lazy_pattern(
     r"invalid `?(?:signature|data)`? in `?(?:redacted_)?thinking|thinking`? blocks? .{0,80}cannot be modified",
     re.IGNORECASE,

@@ -31,8 +31,6 @@ from agentrt.model.remote.settings import check_option, check_request_options, c
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["GeminiChatModel", "plain_name"]
-
 _CALLING_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _API_NAMES = {
     "temperature": "temperature",

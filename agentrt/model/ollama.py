@@ -17,8 +17,6 @@ from agentrt.model.remote.settings import check_option, check_request_options, r
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["OllamaChatModel"]
-
 _KEYLESS = "none"  # a server of one's own asks for none
 _NAMES_OF_OLLAMA = {"max_tokens": "num_predict"}
 # The options of the server that have arguments of their own, by their names.

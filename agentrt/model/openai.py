@@ -21,8 +21,6 @@ from agentrt.model.remote.settings import check_option, check_request_options, i
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["STRICT_SCHEMAS", "OpenAIChatModel", "Quirks"]
-
 # An answer does not name its format, so the requested one counts. `pcm16` is not a file, but 24,000 samples a second
 # of 16 bits each.
 _AUDIO_TYPES = {

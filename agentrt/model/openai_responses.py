@@ -32,8 +32,6 @@ from agentrt.model.remote.settings import check_option, check_request_options, c
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, DeferredSchema, JSONSchema, ToolChoice
 
-__all__ = ["OpenAIResponsesModel"]
-
 _logger = logging.getLogger("agentrt")
 
 _ENCRYPTED = "reasoning.encrypted_content"

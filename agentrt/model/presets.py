@@ -22,8 +22,6 @@ from agentrt.model.remote.settings import check_option_names, option_names, read
 from agentrt.model.rules import RulesChatModel
 from agentrt.types import SignRequest
 
-__all__ = ["PRESETS", "Preset", "chat_model", "default_model", "environment_model"]
-
 _logger = logging.getLogger("agentrt")
 _NO_KEY = "none"  # sent to servers that ask for no key
 _MODEL_VARIABLE = "AGENTRT_MODEL"

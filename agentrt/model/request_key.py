@@ -14,8 +14,6 @@ from agentrt._runtime.text import lazy_pattern
 from agentrt.message import Msg
 from agentrt.types import JSONObject, JSONSchema, ToolChoice
 
-__all__ = ["RequestHandles", "describe_request", "key_of_description", "request_key"]
-
 _HANDLE = lazy_pattern(r"<([A-Za-z][A-Za-z0-9_]{0,63})_[1-9][0-9]{0,8}_[0-9a-f]{8}>")
 _KEPT_HANDLE = lazy_pattern(r"<[A-Za-z][A-Za-z0-9_]{0,63}_#([0-9]{1,9})>")
 

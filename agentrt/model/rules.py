@@ -23,8 +23,6 @@ from agentrt.message import Msg
 from agentrt.model.scripted import stream_response, whole_response
 from agentrt.types import JSONSchema, ToolChoice
 
-__all__ = ["DEFAULT_RULES", "Rule", "RulesChatModel"]
-
 _MAX_QUESTION = 1_000  # characters of a question or a result that patterns see, so that none can take long
 _MAX_PLACES = 10
 _MAX_FILE_LINES = 20

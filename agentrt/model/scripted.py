@@ -17,8 +17,6 @@ from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
-__all__ = ["ScriptedCall", "ScriptedChatModel", "ScriptedResponse", "stream_response", "whole_response"]
-
 Raised = BaseException | type[BaseException]
 Script = str | ChatResponse | Raised | Sequence[str | ChatResponse | ContentBlock | Raised]
 ScriptedResponse = Script | Callable[[list[Msg], list[JSONSchema] | None], Script | Awaitable[Script]]

@@ -7,8 +7,6 @@ from hashlib import sha256
 from agentrt.errors import ResumeError
 from agentrt.types import PermissionBehavior, PermissionContext, PermissionRule
 
-__all__ = ["MAX_CONTENT", "accept_rules", "digest"]
-
 MAX_CONTENT = 1_000
 """The maximum length of the content of a rule from outside, in characters."""
 

@@ -37,8 +37,6 @@ from agentrt.types import (
     PermissionRule,
 )
 
-__all__ = ["EffectiveInput", "PermittedTool", "combine", "covers", "decide", "needs_no_decision"]
-
 _logger = logging.getLogger("agentrt")
 
 _ALLOW, _ASK, _DENY, _PASSTHROUGH = (

@@ -7,8 +7,6 @@ characters themselves, and everything else for itself. Case counts.
 from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["escape", "matches"]
-
 _ANY = None
 
 

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 from agentrt.types import PermissionMode
 
-__all__ = ["strictest_mode"]
-
 _STRICT_TO_LAX = (
     PermissionMode.EXPLORE,
     PermissionMode.DONT_ASK,

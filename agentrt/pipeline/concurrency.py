@@ -6,8 +6,6 @@ from typing import TypeVar, cast
 import anyio
 import anyio.lowlevel
 
-__all__ = ["gather"]
-
 _MemberResult = TypeVar("_MemberResult")
 
 

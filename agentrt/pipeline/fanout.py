@@ -12,8 +12,6 @@ from agentrt.message import Msg
 from agentrt.pipeline.concurrency import gather
 from agentrt.pipeline.participants import Stage, stages_in
 
-__all__ = ["FanoutPipeline", "fanout_pipeline"]
-
 
 async def fanout_pipeline(
     agents: Sequence[Stage], msg: object = None, enable_gather: bool = True, **kwargs: object

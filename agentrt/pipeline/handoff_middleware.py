@@ -16,8 +16,6 @@ from agentrt.tool import ToolBase, ToolContext, ToolFlow, ToolResponse
 from agentrt.tool.base import check_name
 from agentrt.types import JSONObject
 
-__all__ = ["HANDOFF_KEY", "HandoffHistory", "HandoffMiddleware", "check_active", "put_into_words"]
-
 HANDOFF_KEY = "handoffs"
 """The key of the handoffs in a state's data.
 

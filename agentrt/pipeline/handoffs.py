@@ -27,8 +27,6 @@ from agentrt.pipeline.team import check_start, common_permissions, common_store,
 from agentrt.state import AgentState, StateStore
 from agentrt.types import JSONObject
 
-__all__ = ["Handoffs"]
-
 _AnswerType = TypeVar("_AnswerType")
 _MAX_DESCRIPTION = 200  # characters
 

@@ -14,8 +14,6 @@ from agentrt.agent.audience import broadcast
 from agentrt.errors import ConfigError, UsageError
 from agentrt.pipeline.participants import agents_in
 
-__all__ = ["MsgHub"]
-
 _logger = logging.getLogger("agentrt")
 
 

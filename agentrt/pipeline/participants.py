@@ -6,8 +6,6 @@ from typing import Any
 from agentrt.agent import AgentBase
 from agentrt.errors import ConfigError
 
-__all__ = ["Stage", "agents_in", "stages_in"]
-
 Stage = Callable[..., Awaitable[Any]]
 """An agent, a pipeline, or a coroutine function with the same signature."""
 

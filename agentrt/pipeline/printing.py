@@ -19,8 +19,6 @@ from agentrt.errors import AgentRTError, ConfigError, UsageError
 from agentrt.pipeline.concurrency import gather
 from agentrt.pipeline.participants import agents_in
 
-__all__ = ["PrintedStream", "stream_printing_messages"]
-
 _logger = logging.getLogger("agentrt")
 _STOP_SECONDS = 10.0
 _PRINTING_REAP_SECONDS = 15.0

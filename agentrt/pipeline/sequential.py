@@ -10,8 +10,6 @@ from agentrt.agent import Agent
 from agentrt.message import Msg
 from agentrt.pipeline.participants import Stage, stages_in
 
-__all__ = ["SequentialPipeline", "sequential_pipeline"]
-
 _UNPASSED_BLOCKS: tuple[BlockType, ...] = ("thinking", "tool_call", "tool_result", "hint", "provider")
 
 

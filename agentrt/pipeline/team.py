@@ -10,8 +10,6 @@ from agentrt.permission import PermissionBehavior, PermissionContext
 from agentrt.permission.modes import strictest_mode
 from agentrt.state import StateStore
 
-__all__ = ["check_start", "common_permissions", "common_store", "members_by_name"]
-
 
 def members_by_name(agents: object) -> dict[str, Agent]:
     """Return the agents by their names; raises `ConfigError` unless it is a list of agents with different names."""

@@ -7,8 +7,6 @@ from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError
 from agentrt.plan.plan import Plan
 
-__all__ = ["DefaultPlanToHint"]
-
 # Allowed in every state of a subtask.
 _ASIDE = (
     "- Ask the user for what you need to know.\n"

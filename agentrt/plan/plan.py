@@ -28,8 +28,6 @@ from agentrt._runtime.text import one_line
 from agentrt._runtime.timestamp import timestamp_text
 from agentrt.errors import ToolError
 
-__all__ = ["Plan", "SubTask", "TaskState", "plan_from_json", "plan_to_json", "time_text"]
-
 TaskState = Literal["todo", "in_progress", "done", "abandoned"]
 
 # As models and people write lists: a subtask that is not done has an empty box, whatever its state.

@@ -9,8 +9,6 @@ from agentrt._runtime.database.sqlite import SQLiteConnection, SQLiteDatabase
 from agentrt.plan.plan import Plan, plan_from_json, plan_to_json
 from agentrt.plan.storage import PlanStorageBase, readable_plans
 
-__all__ = ["SQLitePlanStorage"]
-
 # Plans are ordered by `place`, so by their last save: `REPLACE` gives a row a new one.
 _PLAN_TABLES = """
 CREATE TABLE plans (place INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL, plan TEXT NOT NULL);

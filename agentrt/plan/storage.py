@@ -10,8 +10,6 @@ from agentrt.module import StateModule
 from agentrt.plan.plan import Plan, plan_from_json, plan_to_json
 from agentrt.types import JSONObject
 
-__all__ = ["InMemoryPlanStorage", "PlanStorageBase", "readable_plans"]
-
 _logger = logging.getLogger("agentrt")
 _SavedPlan = TypeVar("_SavedPlan")
 

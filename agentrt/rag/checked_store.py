@@ -22,8 +22,6 @@ from agentrt.rag.store import (
 )
 from agentrt.types import JSONObject
 
-__all__ = ["CheckedStore", "TextChange", "TextSelection"]
-
 _SECONDS_PER_TEXT = 0.002  # ten times the time on an idle machine
 
 

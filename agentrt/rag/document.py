@@ -10,8 +10,6 @@ from agentrt._runtime.representation import repr_by_settings
 from agentrt.errors import ConfigError
 from agentrt.types import JSONObject
 
-__all__ = ["Chunk", "Chunker", "Document", "Section", "SplitDocument"]
-
 _MAX_CHUNK = 100_000  # characters
 # The best ends of a chunk, in order: before an empty line, a line, a sentence, a word.
 _BOUNDARIES = tuple(map(re.compile, (r"\n[ \t]*\n", r"\n", r"[.!?](?=\s)|[。！？；]", r"\s")))

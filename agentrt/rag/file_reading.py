@@ -12,8 +12,6 @@ from agentrt.errors import ReaderError
 from agentrt.rag.document import Document
 from agentrt.rag.readers import MAX_FILE_BYTES, ReaderBase
 
-__all__ = ["FileReading", "ReadFile"]
-
 _MAX_READING_SECONDS = 60.0
 _MAX_READING_THREADS = 2
 _MAX_FILES = 100_000

@@ -13,8 +13,6 @@ from agentrt.errors import ConfigError
 from agentrt.rag.progress import ProgressCount
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch, check_limit
 
-__all__ = ["FoundTexts", "add_vectors", "search_texts", "use_embedding"]
-
 _logger = logging.getLogger("agentrt")
 _MAX_QUERY_SECONDS = 4.0  # a reply waits for a search
 _MAX_QUERY_LENGTH = 4_000  # characters; a question is clear by then

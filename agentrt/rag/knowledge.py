@@ -22,8 +22,6 @@ from agentrt.rag.readers import MarkdownReader, ReaderBase, TextReader
 from agentrt.rag.store import MetadataFilter, StoreBase, StoredText, TextMatch, check_texts
 from agentrt.types import JSONObject, ToolResponse
 
-__all__ = ["KnowledgeBase", "KnowledgeHit", "KnowledgeHits", "SimpleKnowledge", "SyncReport"]
-
 _CHUNK = "chunk"  # the key of a chunk's place in its metadata
 _MAX_HEADING = 1_000  # characters of a heading or a title, which every chunk stores
 _MAX_CHUNKS_AT_ONCE = 500  # per write, unless one document has more

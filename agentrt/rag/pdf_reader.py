@@ -9,8 +9,6 @@ from agentrt.errors import ReaderError
 from agentrt.rag.document import Document, Section
 from agentrt.rag.readers import ReaderBase
 
-__all__ = ["PDFReader"]
-
 # So that a chunk across two pages has a paragraph break there.
 _PAGE_BREAK = "\n\n"
 

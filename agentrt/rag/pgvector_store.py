@@ -17,8 +17,6 @@ from agentrt.rag.search_terms import index_terms
 from agentrt.rag.store import StoredText, TextMatch, VectorSpace, check_text_name
 from agentrt.types import JSONObject
 
-__all__ = ["PgVectorStore"]
-
 _StoreResult = TypeVar("_StoreResult")
 _MAX_INDEXED = 400_000  # characters of the words of one text; an index entry has at most a megabyte
 

@@ -6,8 +6,6 @@ from inspect import iscoroutinefunction
 
 from agentrt.errors import UsageError
 
-__all__ = ["IndexProgress", "OnProgress", "ProgressCount"]
-
 
 @dataclass(frozen=True, slots=True)
 class IndexProgress:

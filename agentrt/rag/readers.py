@@ -11,8 +11,6 @@ from agentrt._runtime.representation import repr_by_settings
 from agentrt.errors import ConfigError, ReaderError
 from agentrt.rag.document import Document, Section
 
-__all__ = ["MAX_FILE_BYTES", "MarkdownReader", "ReaderBase", "TextReader"]
-
 MAX_FILE_BYTES = 50_000_000
 """The maximum size of a file, in bytes."""
 

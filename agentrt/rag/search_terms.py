@@ -3,8 +3,6 @@
 import re
 import unicodedata
 
-__all__ = ["index_terms", "query_terms"]
-
 _MAX_QUERY = 4_000  # characters; a question is clear by then
 _MAX_TERMS = 64
 # Han, kana and Hangul, which are written without spaces, or with endings unknown to an English stemmer.

@@ -18,8 +18,6 @@ from agentrt.rag.search_terms import index_terms
 from agentrt.rag.store import StoredText, TextMatch, VectorSpace
 from agentrt.types import JSONObject
 
-__all__ = ["SQLiteTextStore"]
-
 _COLUMNS = "id, text, source, metadata, created_at, ended_at"
 # Several versions may share an id; only the current one, which has no end, is in the index and has a vector. The
 # numbers of an owner's texts are contiguous, so that a search visits only these.

@@ -17,20 +17,6 @@ from agentrt.embedding import Vector
 from agentrt.errors import ConfigError, StoreError
 from agentrt.types import JSONObject
 
-__all__ = [
-    "MetadataFilter",
-    "StoreBase",
-    "StoredText",
-    "TextMatch",
-    "VectorSpace",
-    "check_filter",
-    "check_limit",
-    "check_text_name",
-    "check_text_names",
-    "check_texts",
-    "check_vector",
-]
-
 MetadataFilter = Mapping[str, str | int | float | bool | None]
 """A filter for a search: the values that the metadata must have."""
 

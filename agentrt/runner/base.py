@@ -39,8 +39,6 @@ from agentrt.state import AgentState, SessionInfo, SessionStore, check_labels
 from agentrt.state.store import find_session
 from agentrt.types import FinishedReason, JSONSchema
 
-__all__ = ["ReplyStatus", "RunnerBase", "check_reply"]
-
 ReplyStatus: TypeAlias = Literal["running", "waiting"] | FinishedReason
 """How a reply stands: it runs or is queued, it waits for an answer, or it is over, for that reason."""
 

@@ -10,8 +10,6 @@ import anyio
 from agentrt.event import AnyEvent, ReplyEndEvent, ReplyResumedEvent
 from agentrt.message import Msg
 
-__all__ = ["EventLog", "ReplyLog", "resumed_event"]
-
 _MAX_REPLY_EVENTS = 4_000
 """How many events of one reply are kept; those before them are kept as the message that they build."""
 _MAX_CLOSED_EVENTS = 100_000

@@ -22,8 +22,6 @@ from agentrt.runner.tasks import SessionTasks, is_task_id, make_wake
 from agentrt.runs.fork import guard_fork
 from agentrt.state import AgentState, ReplyContext, ReplyOutcome, SessionStore, TaskRecord
 
-__all__ = ["Execution", "open_conversation"]
-
 _logger = logging.getLogger("agentrt")
 _FIRST_DELAY = 0.1
 _MAX_DELAY = 5.0

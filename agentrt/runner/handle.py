@@ -9,8 +9,6 @@ from agentrt._runtime.representation import never_raises
 from agentrt.event import AnyEvent
 from agentrt.message import Msg
 
-__all__ = ["HandledReplies", "ReplyHandle"]
-
 
 class HandledReplies(Protocol):
     """The part of a runner that a handle uses."""

@@ -7,8 +7,6 @@ from agentrt.errors import QueueFull
 from agentrt.runner.requests import Request
 from agentrt.types import FinishedReason
 
-__all__ = ["SUSPECT_DEATHS", "ClaimedRequest", "QueueRoom", "ReplyQueue", "Result", "Standing", "queue_full"]
-
 FullScope: TypeAlias = Literal["queue", "session", "owner"]
 SUSPECT_DEATHS = 2
 """From this number of deaths on, a request is suspected of killing the workers, and runs alone."""

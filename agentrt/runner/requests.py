@@ -14,17 +14,6 @@ from agentrt.message import Msg
 from agentrt.state import AgentState, check_session_id
 from agentrt.types import JSONSchema
 
-__all__ = [
-    "OWNER_LABEL",
-    "Request",
-    "RequestKind",
-    "check_contradiction",
-    "check_session",
-    "make_request",
-    "make_resumption",
-    "owner_of",
-]
-
 RequestKind = Literal["message", "answer", "resume", "task"]
 """A "resume" has no input, and is for a reply in progress that no other request is for. That of a "task" is the saved
 state of a new session: a reply that has made one call, and was left before it ran."""

@@ -24,8 +24,6 @@ from agentrt.runner.sqlite.queue import SQLiteQueue
 from agentrt.runner.sqlite.worker_lock import WorkerLock
 from agentrt.state import AgentState, FileStateStore, InMemoryStateStore, SessionStore, SQLiteStore
 
-__all__ = ["Runner"]
-
 _logger = logging.getLogger("agentrt")
 _POLL_SECONDS = 0.1
 _RETRY_SECONDS = 1.0

@@ -7,8 +7,6 @@ from typing import Any
 from agentrt.errors import ConfigError
 from agentrt.hooks import ReplyInput
 
-__all__ = ["Schedule", "next_tick_function", "to_nanoseconds"]
-
 _NS_PER_SECOND = 1_000_000_000
 _MAX_PERIOD = 1_000_000_000
 _LOOK_BACK = (100, 10_000, 1_000_000, 100_000_000)

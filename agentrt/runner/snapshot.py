@@ -11,8 +11,6 @@ from agentrt.runner.execution import open_conversation
 from agentrt.state import SessionStore
 from agentrt.types import FinishedReason
 
-__all__ = ["Snapshot", "empty_snapshot", "take_snapshot"]
-
 
 class Snapshot(NamedTuple):
     """The saved reply, as the events that build its message, and that message as `Agent.reply` returns it."""

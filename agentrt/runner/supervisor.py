@@ -10,8 +10,6 @@ import anyio
 from agentrt._runtime.text import first_error
 from agentrt.errors import AgentRTError, ConfigError, UsageError
 
-__all__ = ["Supervisor"]
-
 _logger = logging.getLogger("agentrt")
 _RESTART_SECONDS = 1.0
 _MAX_RESTART_SECONDS = 60.0

@@ -29,8 +29,6 @@ from agentrt.state import AgentState, SessionInfo, SessionStore, TaskRecord
 from agentrt.state.store import find_session
 from agentrt.types import FinishedReason
 
-__all__ = ["UNLIMITED", "SessionTasks", "TaskInfo", "TaskOutcome", "TaskStanding", "Tasks", "is_task_id", "make_wake"]
-
 TaskStanding = Literal["running", "waiting", "over"]
 """How a task stands: it runs or is queued, it waits for an answer, or its result is on its way or has come."""
 

@@ -16,8 +16,6 @@ from agentrt.runner.requests import Request
 from agentrt.runner.tasks import UNLIMITED, SessionTasks
 from agentrt.state import SessionStore
 
-__all__ = ["ReplyWorker"]
-
 _logger = logging.getLogger("agentrt")
 _SETTLE_AGAIN_SECONDS = 0.5
 _QueueAnswer = TypeVar("_QueueAnswer")

@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 from agentrt.message import Msg
 
-__all__ = ["FoundChange", "changes_between", "same_start"]
-
 
 class FoundChange(NamedTuple):
     """The place of a difference, and both values; `None` for a message that was added or removed."""

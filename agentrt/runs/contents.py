@@ -17,18 +17,6 @@ from agentrt.runs.parts import Change
 from agentrt.state.records.rows import content_text, pack_content
 from agentrt.types import ChatResponse, JSONObject
 
-__all__ = [
-    "MAX_LIST_DEPTH",
-    "RecordedValues",
-    "Redact",
-    "Scrubber",
-    "SessionContents",
-    "block_adapter",
-    "dump_json",
-    "dump_response",
-    "no_content",
-]
-
 Redact = Callable[[str], str]
 
 MAX_LIST_DEPTH = 200  # of lists that a reader must follow

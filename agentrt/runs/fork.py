@@ -14,8 +14,6 @@ from agentrt.message import ContentBlock, ToolCallBlock, ToolResultBlock
 from agentrt.state import AgentState
 from agentrt.types import STRUCTURED_OUTPUT, JSONObject, PermissionBehavior, PermissionDecision, ToolChunk, ToolResponse
 
-__all__ = ["Effects", "RecordedResults", "add_effects", "call_key", "check_called_tools", "start_conversation"]
-
 Effects = Literal["ask", "record", "run"]
 """How a fork treats tools that are not read-only: they ask first, answer from the record if possible, or run."""
 

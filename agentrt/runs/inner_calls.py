@@ -12,8 +12,6 @@ from agentrt.event import (
 )
 from agentrt.message import APPLY, CALL_EVENTS, Msg, ToolCallBlock, ToolResultBlock
 
-__all__ = ["RecordedInnerCall", "read_inner_calls"]
-
 _ASKING_EVENTS = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 
 

@@ -29,18 +29,6 @@ from agentrt.state.records import RunRow
 from agentrt.state.state import dump_head
 from agentrt.types import PermissionDecision
 
-__all__ = [
-    "FORMAT",
-    "BatchContext",
-    "RunEnd",
-    "RunLog",
-    "RunSettings",
-    "StepState",
-    "encode_line",
-    "status_of",
-    "usage_json",
-]
-
 FORMAT = 1
 """The format of the lines that this version writes; it reads older ones."""
 

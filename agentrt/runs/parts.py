@@ -6,8 +6,6 @@ from typing import Any
 from agentrt.message import Msg
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["Change", "LayerCallRecord", "ModelRequest", "Step"]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -29,8 +29,6 @@ from agentrt.runs.store import RunStore
 from agentrt.state.state import dump_head
 from agentrt.types import JSONObject
 
-__all__ = ["RunRecorder", "run_stores"]
-
 _UNFINISHED = ToolResultState.RUNNING
 _STEP_KINDS: dict[type, str] = {
     ModelCallStartEvent: "model",

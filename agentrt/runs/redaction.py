@@ -9,8 +9,6 @@ from pydantic_core import from_json
 
 from agentrt.errors import ConfigError
 
-__all__ = ["REDACTED", "DetectorLike", "Redactor", "redactors_of"]
-
 REDACTED = "[REDACTED]"
 
 

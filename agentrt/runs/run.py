@@ -25,8 +25,6 @@ from agentrt.types import ChatUsage, JSONObject, ToolChoice
 if TYPE_CHECKING:
     from agentrt.runs.replay import Replay
 
-__all__ = ["After", "Run", "read_line"]
-
 After = Literal["stop", "keep", "ask"]
 """The end of a replay: at the first difference, at the end of the record, or where the model now ends it."""
 

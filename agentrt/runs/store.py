@@ -21,8 +21,6 @@ from agentrt.state.records import RunQuery, RunRow, RunRows, RunWrite
 from agentrt.state.sessions import check_labels, check_session_id
 from agentrt.types import ChatUsage, JSONObject
 
-__all__ = ["RUN_STATUSES", "RunInfo", "RunPage", "RunStore", "is_cursor"]
-
 _MAX_LISTED_RUNS = 1_000
 _MAX_SEARCHED_PAGES = 10
 _MAX_ROW_NUMBER = 2**63 - 1  # of a row

@@ -9,8 +9,6 @@ from pydantic_core import from_json
 
 from agentrt.state.records import RunRow, RunRows
 
-__all__ = ["Verification", "verify_session"]
-
 _HASH = 64  # characters
 _TAIL = len('","hash":""}') - 1 + _HASH
 

@@ -13,8 +13,6 @@ from agentrt.runs.contents import SessionContents
 from agentrt.runs.log import BatchContext, RunEnd, RunLog, StepState
 from agentrt.state.records import RunRows, RunWrite
 
-__all__ = ["RunWriter"]
-
 _logger = logging.getLogger("agentrt")
 
 _BATCH_INTERVAL = 0.05

@@ -41,8 +41,6 @@ from agentrt.serving.runs import Playground
 from agentrt.serving.sse import EventStream, reply_messages
 from agentrt.serving.submission import path_of_events, read_status, submit_answer, submit_messages
 
-__all__ = ["Api"]
-
 _PAGE = 100
 _LONGEST_PAGE = 1_000
 

@@ -41,8 +41,6 @@ from agentrt.serving.studio import LayerRoutes, ReportRoutes, StudioPage
 from agentrt.state import InMemoryStateStore, SessionStore
 from agentrt.state.store import find_session
 
-__all__ = ["create_app"]
-
 _logger = logging.getLogger("agentrt")
 _EXPIRY_SECONDS = 3600
 _READY_SECONDS = 5.0

@@ -21,20 +21,6 @@ from agentrt.serving.budget import take_in
 from agentrt.serving.failure import ApiError
 from agentrt.types import JSONSchema
 
-__all__ = [
-    "confirm_calls",
-    "is_reply_id",
-    "read_after",
-    "read_answer",
-    "read_idempotency_key",
-    "read_on_disconnect",
-    "read_query_number",
-    "read_response_format",
-    "read_schema",
-    "read_user_message",
-    "read_user_messages",
-]
-
 _IDEMPOTENCY_KEY = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_EVENT_NUMBER = 2**53 - 1
 _MAX_SCHEMA_SIZE = 100_000  # characters

@@ -11,8 +11,6 @@ from agentrt._runtime.boundary import strict_json
 from agentrt.serving.failure import ApiError
 from agentrt.serving.limits import Limits
 
-__all__ = ["read_json", "read_object", "take_in"]
-
 _SentItem = TypeVar("_SentItem")
 _TakenItem = TypeVar("_TakenItem")
 

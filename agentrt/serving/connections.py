@@ -13,8 +13,6 @@ from agentrt.serving.guard import is_loopback
 from agentrt.serving.limits import Limits
 from agentrt.serving.responses import JsonResponse
 
-__all__ = ["BoundedProtocol", "network_of"]
-
 _logger = logging.getLogger("agentrt")
 
 

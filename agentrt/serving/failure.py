@@ -6,8 +6,6 @@ from typing import Any
 
 from agentrt.errors import RunCorrupt, SessionCorrupt, SessionVersion, UsageError
 
-__all__ = ["ApiError", "as_api_error", "failure_body"]
-
 _logger = logging.getLogger("agentrt")
 _SOON = {"Retry-After": "1"}
 

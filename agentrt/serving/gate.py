@@ -15,8 +15,6 @@ from agentrt.serving.owners.auth import Authenticate, identify
 from agentrt.serving.owners.owner import Owners
 from agentrt.serving.owners.sessions import OwnerSessions
 
-__all__ = ["Gate", "RouteHandler"]
-
 RouteHandler = Callable[[Request, OwnerSessions], Awaitable[ASGIApp]]
 
 

@@ -13,8 +13,6 @@ from agentrt.errors import ConfigError
 from agentrt.serving.failure import ApiError, failure_body
 from agentrt.serving.responses import JsonResponse
 
-__all__ = ["RequestGuard", "check_origins", "is_loopback"]
-
 _logger = logging.getLogger("agentrt")
 # No user, no path: what a browser puts there is a name and a port.
 _HOST = re.compile(r"(?P<name>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from agentrt._runtime.options import check_seconds, check_whole
 
-__all__ = ["Limits"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -8,8 +8,6 @@ import anyio
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["AwaitedResponse", "JsonResponse"]
-
 
 class JsonResponse(JSONResponse):
     """An answer in JSON, also where a client or a model has written half of a surrogate pair."""

@@ -14,8 +14,6 @@ from agentrt.event import AnyEvent, ReplyEndEvent, RequireExternalExecutionEvent
 from agentrt.runner import ReplyHandle
 from agentrt.serving.limits import Limits
 
-__all__ = ["EventStream", "encode_data", "public_error", "reply_messages", "status_after"]
-
 _logger = logging.getLogger("agentrt")
 _QUESTION_EVENTS = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 _HEADERS = {

@@ -14,8 +14,6 @@ from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import OwnerSessions
 from agentrt.types import JSONSchema
 
-__all__ = ["path_of_events", "read_status", "submit_answer", "submit_first", "submit_fork", "submit_messages"]
-
 _ROLLBACK_SECONDS = 30.0
 _RESUME_MESSAGES = {
     "conflict": "this question was already answered differently",

@@ -9,8 +9,6 @@ from agentrt._runtime.options import import_extra
 from agentrt._runtime.text import lazy_pattern, one_line
 from agentrt.errors import SkillError
 
-__all__ = ["FILE_NAMES", "MAX_CHARACTERS", "Skill", "make_skill"]
-
 FILE_NAMES = ("SKILL.md", "skill.md")
 """The file with the instructions; the first one counts, as in the reference."""
 

@@ -19,8 +19,6 @@ from agentrt.skills.skill import FILE_NAMES, MAX_CHARACTERS, Skill, make_skill
 from agentrt.workspace import FileSystemBase
 from agentrt.workspace.folder import open_folder
 
-__all__ = ["SkillFolder", "load_skill"]
-
 _MAX_SKILL_FILES = 1_000
 _MAX_SKILL_FOLDERS = 1_000
 _MAX_SKILL_DEPTH = 32

@@ -12,8 +12,6 @@ from typing import Any
 from agentrt.message import Msg
 from agentrt.state.state import AgentState, dump_messages, split_state, unserializable
 
-__all__ = ["StateChange", "mark_saved", "unsaved_changes"]
-
 # The messages that are serialised at once, on the event loop: this takes about as long as a write to the disk.
 _MAX_AT_ONCE = 100
 # Stands in for a message that was edited in place: no context holds this object.

@@ -18,17 +18,6 @@ from agentrt._runtime.representation import never_raises
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, SessionIOError
 
-__all__ = [
-    "NOFOLLOW",
-    "AtomicFile",
-    "FileKeeper",
-    "hash_name",
-    "read_file",
-    "resolve_file",
-    "resolve_folder",
-    "write_all",
-]
-
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 """The flags of every file: symbolic links are not followed."""
 

@@ -31,8 +31,6 @@ from agentrt.state.state import AgentState, dump_messages, join_state, split_sta
 from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision
 from agentrt.types import JSONObject
 
-__all__ = ["FileStateStore"]
-
 _logger = logging.getLogger("agentrt")
 _FORMAT = "agentrt-state"
 _VERSION = 2

@@ -21,8 +21,6 @@ from pydantic_core import from_json
 from agentrt.errors import SessionCorrupt
 from agentrt.types import JSONObject
 
-__all__ = ["CHECKSUM_SIZE", "JournalContents", "encode_head", "encode_lines", "parse_json_line", "parse_lines"]
-
 CHECKSUM_SIZE = 64
 _MAX_IN_LINE = 100  # messages: a line is parsed in one piece
 _NEW, _REST = b',"new":[', b',"rest":'

@@ -11,8 +11,6 @@ from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check
 from agentrt.state.state import AgentState, join_state
 from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision
 
-__all__ = ["InMemoryStateStore"]
-
 
 class _Session(NamedTuple):
     info: SessionInfo

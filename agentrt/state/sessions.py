@@ -10,19 +10,6 @@ from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg
 from agentrt.state.state import AgentState
 
-__all__ = [
-    "EPHEMERAL",
-    "SessionInfo",
-    "SessionPage",
-    "SessionQuery",
-    "SessionStatus",
-    "check_labels",
-    "check_session_id",
-    "check_ttl",
-    "fork_state",
-    "session_status",
-]
-
 SessionStatus = Literal["idle", "running", "waiting"]
 """Whether a session has a reply in progress, and whether that reply waits for an answer."""
 

@@ -38,28 +38,6 @@ from agentrt.types import (
     PermissionRule,
 )
 
-__all__ = [
-    "WRAPPER",
-    "AgentState",
-    "CallDecision",
-    "HiddenCall",
-    "InnerCall",
-    "ReplyContext",
-    "ReplyOutcome",
-    "StructuredTask",
-    "TaskRecord",
-    "Waits",
-    "drop_unsavable",
-    "dump_head",
-    "dump_messages",
-    "has_session_id",
-    "join_state",
-    "split_state",
-    "state_from_json",
-    "state_to_json",
-    "unserializable",
-]
-
 WRAPPER = "value"
 """The property that wraps an answer which is not an object."""
 

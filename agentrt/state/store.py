@@ -13,16 +13,6 @@ from agentrt.state.state import AgentState
 if TYPE_CHECKING:
     from agentrt.runs.store import RunStore
 
-__all__ = [
-    "SessionStore",
-    "SessionStoreBase",
-    "StateStore",
-    "check_revision",
-    "check_saved",
-    "find_session",
-    "next_revision",
-]
-
 _EPHEMERAL_SECONDS = 3600
 
 

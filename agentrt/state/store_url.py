@@ -10,8 +10,6 @@ from agentrt.state.file_store import FileStateStore
 from agentrt.state.memory_store import InMemoryStateStore
 from agentrt.state.store import SessionStore
 
-__all__ = ["state_store"]
-
 _FORMS = "sqlite:agent.db, file:sessions, postgresql://host/database, redis://host or memory:"
 _SERVER_STORES: dict[str, Callable[[str], SessionStore]] = {
     "postgresql": PostgresStore,

@@ -7,8 +7,6 @@ from anyio.lowlevel import checkpoint
 
 from agentrt.embedding import EmbeddingModelBase, EmbeddingResponse, EmbeddingUsage
 
-__all__ = ["HashingEmbedding"]
-
 
 class HashingEmbedding(EmbeddingModelBase):
     """Makes vectors by hashing words, so that texts with the same words are alike; `calls` records its inputs."""

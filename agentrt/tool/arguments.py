@@ -12,16 +12,6 @@ from agentrt._runtime.text import lazy_pattern, short_repr
 from agentrt.errors import ToolError
 from agentrt.types import JSONObject, JSONSchema
 
-__all__ = [
-    "MAX_INPUT",
-    "ArgumentsError",
-    "Parse",
-    "TypeValidator",
-    "parse_arguments",
-    "parser_by_schema",
-    "parser_by_types",
-]
-
 Parse = Callable[[str], JSONObject]
 """Reads the arguments of a call from the text that the model wrote; raises `ArgumentsError`."""
 

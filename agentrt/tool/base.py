@@ -15,8 +15,6 @@ from agentrt.tool.signature import source_location
 from agentrt.tool.signature.docstring import parse_docstring
 from agentrt.types import JSONObject, JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision, ToolFlow
 
-__all__ = ["MAX_OUTPUT", "ToolBase", "call_plan_of", "check_name", "check_tool", "tool_location"]
-
 MAX_OUTPUT = 200_000
 """How many characters a tool's result may have, apart from data, unless the tool sets a limit: some 50,000 tokens."""
 

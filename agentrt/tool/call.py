@@ -20,8 +20,6 @@ from agentrt.tool.stream_output import StreamOutput
 from agentrt.tool.to_response import failure, failure_text, frames_for_log, to_response
 from agentrt.types import JSONObject, ToolChunk, ToolResponse
 
-__all__ = ["PreparedCall", "is_real_cancellation", "respond", "run_call"]
-
 _logger = logging.getLogger("agentrt")
 
 _NO_MORE_OUTPUT = object()

@@ -20,8 +20,6 @@ from agentrt.event import AgentEvent, ConfirmResult
 from agentrt.types import ToolResponse
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["CallMemory", "RunLike", "ToolContext", "check_kept"]
-
 _LoopResult = TypeVar("_LoopResult")
 # Bytes of JSON. The whole conversation of a sub-agent, with its pictures, is kept by its call.
 _MAX_SAVED = 64_000_000

@@ -14,8 +14,6 @@ from agentrt.tool.signature import bound_arguments, docstring_of, function_name,
 from agentrt.tool.signature.docstring import parse_docstring
 from agentrt.types import JSONObject, JSONSchema, ToolFlow
 
-__all__ = ["FunctionTool"]
-
 
 class FunctionTool(ToolBase):
     """A typed function that a model may call; schema and validator are built here, once.

@@ -10,8 +10,6 @@ from agentrt.tool.base import ToolBase, check_name
 from agentrt.tool.context import ToolContext
 from agentrt.types import ToolFlow
 
-__all__ = ["BASIC_GROUP", "META_TOOL", "MetaTool", "ToolGroup", "check_group", "describe_active_groups"]
-
 BASIC_GROUP = "basic"
 """The group of the tools that are always offered."""
 

@@ -17,8 +17,6 @@ from agentrt.tool.arguments import Parse, parser_by_schema
 from agentrt.tool.signature import Signature, context_parameter, defaults_of, read_signature, underlying
 from agentrt.types import JSONObject, JSONSchema
 
-__all__ = ["CLEANUP_SECONDS", "CallPlan", "call_in_thread", "make_call_plan", "step_in_thread"]
-
 CLEANUP_SECONDS = 5.0
 """How long a tool may clean up when it is stopped."""
 

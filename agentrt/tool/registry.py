@@ -14,8 +14,6 @@ from agentrt.tool.table import ToolEntry, ToolTable, is_bindable, namesake_error
 from agentrt.tool.toolset import Toolset, check_toolset
 from agentrt.types import JSONObject
 
-__all__ = ["Changes", "Namesake", "ToolRegistry", "ToolsetEntry", "refuse_toolset_namesakes"]
-
 Namesake = Literal["raise", "override", "skip", "rename"]
 
 _logger = logging.getLogger("agentrt")

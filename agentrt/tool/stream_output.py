@@ -19,8 +19,6 @@ from agentrt.tool.to_response import (
 )
 from agentrt.types import JSONObject, ToolChunk, ToolOutput, ToolResponse
 
-__all__ = ["StreamOutput"]
-
 # From harmless to bad: the worst state of the pieces is the state of the whole.
 _BY_GRAVITY = (
     ToolResultState.RUNNING,

@@ -17,8 +17,6 @@ from agentrt.tool.invocation import CallPlan
 from agentrt.tool.to_response import check_failure_text, failure
 from agentrt.types import JSONSchema, ToolResponse
 
-__all__ = ["OfferedTools", "ToolEntry", "ToolTable", "as_offered_tools", "is_bindable", "namesake_error"]
-
 _MAX_NAMES_LISTED = 50
 _MAX_CHOICES = 64
 

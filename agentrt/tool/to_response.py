@@ -22,24 +22,6 @@ from agentrt.message import Msg
 from agentrt.tool.base import MAX_OUTPUT, ToolBase
 from agentrt.types import ToolChunk, ToolOutput, ToolResponse
 
-__all__ = [
-    "MAX_DATA",
-    "MAX_METADATA",
-    "OutputBudget",
-    "blocks_of",
-    "check_failure_text",
-    "check_metadata",
-    "content_of",
-    "data_size",
-    "failure",
-    "failure_text",
-    "final_result_state",
-    "frames_for_log",
-    "response_of",
-    "state_of",
-    "to_response",
-]
-
 _logger = logging.getLogger("agentrt")
 
 _MAX_ERROR = 2_000

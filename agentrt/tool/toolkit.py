@@ -24,8 +24,6 @@ from agentrt.tool.to_response import failure
 from agentrt.tool.toolset import Toolset
 from agentrt.types import JSONObject, JSONSchema, ToolChunk, ToolResponse
 
-__all__ = ["ToolLike", "Toolkit"]
-
 # What other frameworks call the methods of a toolkit.
 _ADD = "write toolkit.register_tool_function(f)"
 _TOOLKIT_GUESSES = {

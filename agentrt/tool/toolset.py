@@ -10,8 +10,6 @@ from agentrt._runtime.text import repr_of
 from agentrt.errors import ToolConfigError, UsageError
 from agentrt.tool.base import ToolBase
 
-__all__ = ["Toolset", "check_toolset"]
-
 _MAX_CLOSE_SECONDS = 60.0
 
 

@@ -10,8 +10,6 @@ from agentrt.errors import UsageError, WorkspaceError
 from agentrt.workspace.path import access_denied, is_reserved, parts_of
 from agentrt.workspace.sandbox.command import Command, CommandResult, check_command
 
-__all__ = ["MAX_FILE_SIZE", "FileSystemBase"]
-
 _Names = list[str]  # inside of the class `list` is a method
 
 MAX_FILE_SIZE = 10_000_000

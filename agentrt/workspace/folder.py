@@ -17,8 +17,6 @@ from secrets import token_hex
 from agentrt._runtime.text import lazy_pattern
 from agentrt.state.file import NOFOLLOW, write_all
 
-__all__ = ["Folder", "open_folder"]
-
 _BY_DESCRIPTOR = {
     os.open,
     os.mkdir,

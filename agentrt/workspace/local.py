@@ -22,8 +22,6 @@ from agentrt.workspace.path import access_denied, can_be_named, is_reserved
 from agentrt.workspace.sandbox.base import SandboxBase, SharedFolder
 from agentrt.workspace.sandbox.command import MAX_SHOWN, Command, CommandResult, Output, shorten
 
-__all__ = ["LocalWorkspace"]
-
 _DISK_SECONDS = 30.0  # seconds
 _MAX_ENTRIES = 10_000
 _OUTPUT_FOLDER = "command-output"

@@ -3,8 +3,6 @@
 from agentrt._runtime.text import lazy_pattern, repr_of
 from agentrt.errors import AccessDenied
 
-__all__ = ["access_denied", "can_be_named", "is_reserved", "parts_of"]
-
 _MAX_PATH = 1_024  # characters
 _MAX_PART = 240  # bytes: file systems take 255, and the temporary file of a write has a longer name
 _MAX_FOLDERS = 32

@@ -13,22 +13,6 @@ from agentrt.message import ContentBlock, TextBlock, ThinkingBlock, ToolCallBloc
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult, WireRecord
 from agentrt.model.estimate import estimated_usage
 
-__all__ = [
-    "ATTEMPT_LAYERS",
-    "Attempts",
-    "StreamedAnswer",
-    "Watcher",
-    "add_note_once",
-    "close",
-    "is_readable",
-    "make_attempts",
-    "name_model",
-    "only_if",
-    "usage_of",
-    "usage_on_wire",
-    "watch",
-]
-
 ATTEMPT_LAYERS = (
     "ModelFallbackMiddleware",
     "RefusalMiddleware",

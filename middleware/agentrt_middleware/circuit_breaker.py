@@ -12,8 +12,6 @@ from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.attempts import watch
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors, retry_after_of
 
-__all__ = ["CircuitBreakerMiddleware"]
-
 _logger = logging.getLogger("agentrt")
 
 

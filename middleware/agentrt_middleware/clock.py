@@ -6,8 +6,6 @@ from time import monotonic
 import anyio
 from anyio.lowlevel import RunVar
 
-__all__ = ["loop_time"]
-
 _clock_offset: RunVar[float] = RunVar("agentrt_clock_offset")
 
 

@@ -8,8 +8,6 @@ from agentrt.agent import AgentBase
 from agentrt.errors import ChainContractError, MiddlewareConfigError
 from agentrt.hooks import MiddlewareBase
 
-__all__ = ["DynamicContextMiddleware"]
-
 ContextProvider = str | Callable[[], Awaitable[str | None] | str | None]
 
 

@@ -21,8 +21,6 @@ from agentrt.model.estimate import CAPABILITIES, needs_of
 from agentrt_middleware.attempts import add_note_once, make_attempts, name_model
 from agentrt_middleware.validation import ErrorChoice, check_number, choose_errors
 
-__all__ = ["ModelFallbackMiddleware"]
-
 _NEEDS = {*CAPABILITIES, "application"}  # the last one for PDF files, as programs wrote earlier
 _FAILURES = (RateLimited, Timeout, Transient, Rejected, Malformed)
 

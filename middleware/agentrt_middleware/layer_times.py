@@ -7,8 +7,6 @@ from typing import Any
 from agentrt.hooks import LayerOutcome, LayerRecord, MiddlewareBase
 from agentrt_middleware.validation import check_number
 
-__all__ = ["LayerTime", "LayerTimes"]
-
 
 @dataclass(slots=True)
 class LayerTime:

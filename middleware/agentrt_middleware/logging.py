@@ -31,8 +31,6 @@ from agentrt_middleware.attempts import only_if
 from agentrt_middleware.context.requests import CONTEXT_LAYERS
 from agentrt_middleware.reply_info import input_of, messages_of
 
-__all__ = ["LoggingMiddleware"]
-
 _logger = logging.getLogger("agentrt")
 _NEEDS_NO_QUOTES = re.compile(r"[\w.:/@+-]+")
 _NOT_LOGGED = "[not shown: redact failed]"

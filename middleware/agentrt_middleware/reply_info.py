@@ -10,8 +10,6 @@ from agentrt.model import ChatModelBase
 from agentrt.tool.group import META_TOOL
 from agentrt.types import STRUCTURED_OUTPUT
 
-__all__ = ["call_of", "input_of", "is_users_tool", "messages_of", "model_name_of"]
-
 
 def input_of(input_kwargs: Mapping[str, object]) -> object:
     """Return the input of the reply: an event, a message or a list of messages; `None` for anything else."""

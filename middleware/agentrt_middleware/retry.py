@@ -13,8 +13,6 @@ from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.attempts import add_note_once, make_attempts
 from agentrt_middleware.validation import Backoff, ErrorChoice, check_number, choose_errors, retry_after_of
 
-__all__ = ["RetryMiddleware"]
-
 _MAX_SAVED_RETRIES = 10.0  # saved in quiet times
 _RETRIES_PER_SECOND = 10.0 / 60.0  # granted even with few calls
 

@@ -13,8 +13,6 @@ from agentrt.model import ChatModelBase, ChatResponse, ModelResult
 from agentrt_middleware.attempts import close
 from agentrt_middleware.validation import check_number
 
-__all__ = ["TimeoutMiddleware"]
-
 _T = TypeVar("_T")
 _SILENCES = {
     "first_chunk": "did not begin to answer for",

@@ -15,8 +15,6 @@ from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.attempts import only_if, watch
 from agentrt_middleware.reply_info import call_of
 
-__all__ = ["Timing", "TimingMiddleware"]
-
 _logger = logging.getLogger("agentrt")
 _Kind = Literal["model_call", "tool_call"]
 _Ending = Literal["ok", "error", "cut"]

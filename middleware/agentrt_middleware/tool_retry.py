@@ -16,8 +16,6 @@ from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.reply_info import call_of
 from agentrt_middleware.validation import Backoff, check_number
 
-__all__ = ["ToolRetryMiddleware"]
-
 _RETRIED_STATES = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
 
 RetryableTools = Sequence[str] | Callable[[ToolCallBlock], bool]

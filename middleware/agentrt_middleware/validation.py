@@ -11,21 +11,6 @@ from typing import Any
 from agentrt._runtime.text import whole_characters
 from agentrt.errors import BudgetExceeded, CircuitOpen, MiddlewareConfigError, RateLimitTimeout
 
-__all__ = [
-    "Backoff",
-    "ErrorChoice",
-    "check_choice",
-    "check_flag",
-    "check_function",
-    "check_number",
-    "check_patterns",
-    "check_store_option",
-    "choose_errors",
-    "is_owner",
-    "name_of_function",
-    "retry_after_of",
-]
-
 ErrorChoice = type[Exception] | Sequence[type[Exception]] | Callable[[Exception], bool]
 
 _MAX_RETRY_AFTER = 86_400.0  # seconds; a longer wait means a day's quota, or a mistake

@@ -9,16 +9,6 @@ from agentrt._runtime.chain.spec import Function, HookSpec
 from agentrt._runtime.chain.violations import describe_misuse
 from agentrt.errors import ChainContractError
 
-__all__ = [
-    "ORIGIN_NOTE",
-    "Origins",
-    "add_origin_note",
-    "code_that_reads",
-    "has_origin_note",
-    "name_the_layer",
-    "origins_of",
-]
-
 Origins = dict[CodeType | None, Layer | None]
 """By its code, which layer a function belongs to; `None` stands for the core."""
 

@@ -11,8 +11,6 @@ from agentrt._runtime.chain.spec import Function, HookSpec, Middleware
 from agentrt._runtime.chain.terms.entries import Limit, Terms
 from agentrt.errors import ChainError
 
-__all__ = ["Chains", "Layer", "StatedTerms"]
-
 
 @dataclass(frozen=True, slots=True)
 class Layer:

@@ -12,18 +12,6 @@ from agentrt._runtime.chain.signature import signature_of
 from agentrt._runtime.chain.spec import REQUEST_PARTS, Function, HookSpec, Middleware, Shape
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = [
-    "MAX_LAYERS",
-    "check_constraints",
-    "check_duplicates",
-    "check_instance",
-    "check_middlewares",
-    "lifespans_of",
-    "location_of",
-    "overridden_hooks",
-    "overrides",
-]
-
 MAX_LAYERS = 64
 _NOT_PLAIN = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 

@@ -44,8 +44,6 @@ from agentrt._runtime.chain.violations import (
 )
 from agentrt.errors import ChainError
 
-__all__ = ["compile_chains"]
-
 CallStep = Callable[[Values, Owner], Awaitable[object]]
 CheckedClasses = tuple[tuple[str, set[type]], ...]
 """For each key the classes of values that have passed the check: a further value of one needs only a look."""

@@ -15,8 +15,6 @@ from agentrt._runtime.chain.order import must_wrap, reason_to_wrap
 from agentrt._runtime.chain.spec import REQUEST_PARTS, Core, Function, Middleware, ObservableCore, Shape, StreamCore
 from agentrt._runtime.chain.terms.entries import Terms
 
-__all__ = ["ChildDescription", "ExplainFormat", "ToolsetDescription", "explain"]
-
 _OUR_PACKAGES = ("agentrt", "agentrt_middleware")
 _LIBRARY_FOLDERS = {"site-packages", "dist-packages"}
 

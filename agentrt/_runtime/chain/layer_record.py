@@ -14,8 +14,6 @@ from agentrt._runtime.chain.chains import Layer
 from agentrt._runtime.chain.owner import Owner, StreamStep, is_stream
 from agentrt._runtime.chain.spec import Function, HookSpec, Notify, ObservableCore, Values
 
-__all__ = ["OBSERVED_LAYERS", "LayerOutcome", "LayerRecord", "ObserveStep", "observed_layers"]
-
 LayerOutcome = Literal["returned", "raised", "cancelled", "closed"]
 """The end of a layer call; a "closed" stream was left before its end, "cancelled" is a stop from outside."""
 

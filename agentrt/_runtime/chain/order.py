@@ -8,8 +8,6 @@ from agentrt._runtime.chain.spec import Middleware
 from agentrt._runtime.chain.terms.entries import layers_in
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = ["arrange_entries", "check_order", "must_come_first", "must_wrap", "reason_to_wrap", "sort_by_reasons"]
-
 _Sorted = TypeVar("_Sorted")
 
 

@@ -11,8 +11,6 @@ from agentrt._runtime.chain.owner import Owner, StreamStep
 from agentrt._runtime.chain.spec import HookSpec
 from agentrt._runtime.chain.violations import missing_terminal, wrong_item
 
-__all__ = ["OwnedStream", "StreamContract", "own_stream"]
-
 
 class StreamContract:
     """The promises of a chain about its streams, and the way to open one; the same for all entries.

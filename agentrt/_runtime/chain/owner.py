@@ -11,8 +11,6 @@ from agentrt._runtime.chain.attribution import Origins, code_that_reads
 from agentrt._runtime.chain.chains import Layer
 from agentrt._runtime.chain.spec import Values
 
-__all__ = ["Owner", "StreamStep", "is_stream"]
-
 _logger = logging.getLogger("agentrt")
 
 # What an owner has before its core is called, and before a call returns a stream to it; shared, and never changed.

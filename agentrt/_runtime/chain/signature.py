@@ -7,8 +7,6 @@ from collections.abc import Callable
 if sys.version_info >= (3, 14):
     from annotationlib import Format
 
-__all__ = ["signature_of"]
-
 
 def signature_of(function: Callable[..., object]) -> inspect.Signature:
     """Return the signature; a hint that cannot be looked up is a `ForwardRef`, or text where it was written as text."""

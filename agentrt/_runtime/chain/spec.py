@@ -4,19 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
-__all__ = [
-    "EVERY_STEP",
-    "REQUEST_PARTS",
-    "Core",
-    "Function",
-    "HookSpec",
-    "Middleware",
-    "Notify",
-    "ObservableCore",
-    "Shape",
-    "Values",
-]
-
 REQUEST_PARTS = ("tools", "system", "history")
 """The parts of a request, in the order in which providers cache them."""
 

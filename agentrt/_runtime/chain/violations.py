@@ -8,23 +8,6 @@ from agentrt._runtime.chain.chains import Layer
 from agentrt._runtime.chain.spec import HookSpec
 from agentrt.errors import ChainContractError, ChainError, MissingTerminalError
 
-__all__ = [
-    "describe_misuse",
-    "ended_chain",
-    "missing_terminal",
-    "positional_value",
-    "running_call",
-    "running_stream",
-    "type_names",
-    "uncalled_handler",
-    "unusable_override",
-    "wrong_item",
-    "wrong_keys",
-    "wrong_override",
-    "wrong_result",
-    "wrong_value",
-]
-
 _CALL = {
     "stream": "`async for item in next_handler(**input_kwargs): yield item`",
     "call": "`return await next_handler(**input_kwargs)`",

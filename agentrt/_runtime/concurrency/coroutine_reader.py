@@ -19,20 +19,6 @@ from typing_extensions import TypeVar
 
 from agentrt._runtime.concurrency.event_loop import checkpoint, running_loop
 
-__all__ = [
-    "CoroutineReader",
-    "ReaderLeft",
-    "Reading",
-    "as_stream",
-    "close_at_end",
-    "close_with_event_loop",
-    "hand_out",
-    "leave",
-    "open_readers",
-    "own_reading",
-    "tell_changed",
-]
-
 _logger = logging.getLogger("agentrt")
 _MAX_LEAVE_SECONDS = 15.0
 _Told = TypeVar("_Told", default=Any, covariant=True)

@@ -20,8 +20,6 @@ from anyio.lowlevel import checkpoint_if_cancelled
 from agentrt._runtime.concurrency.coroutine_reader import Reading
 from agentrt.types import FinishedReason
 
-__all__ = ["InterruptResult", "Interrupted", "Interruption"]
-
 _Value = TypeVar("_Value")
 _TICK_SECONDS = 1.0
 _STUBBORN_SECONDS = 10.0

@@ -9,8 +9,6 @@ from agentrt._runtime.concurrency.event_loop import running_trio
 from agentrt._runtime.concurrency.interrupt import Interrupted, Interruption
 from agentrt.types import FinishedReason
 
-__all__ = ["create_interruption"]
-
 _TrioValue = TypeVar("_TrioValue")
 
 

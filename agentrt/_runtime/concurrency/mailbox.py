@@ -7,8 +7,6 @@ from typing import Any
 from agentrt._runtime.concurrency.event_loop import Event, new_event
 from agentrt.errors import UsageError
 
-__all__ = ["EventSource", "Mailbox"]
-
 _MAILBOX_SIZE = 64
 _MAX_POSTED = 10_000
 _NOTHING: deque[Any] = deque(maxlen=0)  # an empty deque takes as much memory as ten events

@@ -6,8 +6,6 @@ from contextlib import suppress
 import anyio
 from anyio.abc import Process
 
-__all__ = ["close_pipes", "has_ended", "signal_group"]
-
 
 async def has_ended(process: Process, seconds: float) -> bool:
     """Wait for the end of the process for at most this many seconds; returns whether it has ended."""

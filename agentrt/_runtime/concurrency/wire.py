@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import anyio.from_thread
 import anyio.lowlevel
 
-__all__ = ["Lines", "LongLine", "Wire", "read_in_thread", "take_stdio", "write_bytes"]
-
 _CHUNK_BYTES = 65_536
 _KEPT_BYTES = 200  # of each end of a line that is too long
 

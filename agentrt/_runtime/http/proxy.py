@@ -6,8 +6,6 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-__all__ = ["proxy_for", "proxy_question"]
-
 
 def proxy_for(url: str) -> str | None:
     """Return the proxy that the environment names for the URL, `None` for a direct connection.

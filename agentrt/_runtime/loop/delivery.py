@@ -58,8 +58,6 @@ from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 from agentrt.state.state import drop_unsavable
 
-__all__ = ["Delivery"]
-
 _logger = logging.getLogger("agentrt")
 _OPENINGS = {ReplyStartEvent, ReplyResumedEvent}
 _CLOSING_EVENTS = (

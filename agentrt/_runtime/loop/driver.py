@@ -28,8 +28,6 @@ from agentrt.hooks import ReplyInput
 from agentrt.message import AssistantMsg, Msg
 from agentrt.state import ReplyContext
 
-__all__ = ["begin_run", "relate_to_earlier", "run_reply"]
-
 
 async def run_reply(
     agent: ReplyingAgent,

@@ -49,9 +49,6 @@ from agentrt.message import (
 from agentrt.state import ReplyContext
 from agentrt.types import ChatResponse, ToolOutput
 
-__all__ = ["ClosableStream", "LayeredOutlet", "Outlet", "RecordingOutlet"]
-
-
 _PLAIN_WITHOUT_HINTS = PLAIN_INSIDE - {HintBlockEvent}
 _apply_of: Callable[[type], Callable[[Any, Any], None] | None] = APPLY.get  # a name costs less than an attribute
 

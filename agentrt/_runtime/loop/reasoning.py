@@ -29,15 +29,6 @@ from agentrt.tool import Toolkit
 from agentrt.tool.table import OfferedTools
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
-__all__ = [
-    "ask_through_layers",
-    "call_model",
-    "forget_attempt",
-    "known_tools",
-    "reason",
-    "system_prompt",
-]
-
 _HOOKS_OF_A_REQUEST = ("on_system_prompt", "on_tools", "on_model_call")
 
 _ABOUT_SUMMARY = (

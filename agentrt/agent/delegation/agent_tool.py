@@ -30,8 +30,6 @@ from agentrt.tool.to_response import failure
 from agentrt.types import JSONSchema, ToolResponse
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["AgentTool", "bind_tools"]
-
 PromptFunction = Callable[[Any], str | Msg | list[Msg]]
 """Makes the message for a sub-agent of the arguments of the call."""
 SharedContext = Literal["task", "summary"] | Callable[[ToolContext, JSONObject], str | Msg | list[Msg] | None]

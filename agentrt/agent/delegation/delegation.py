@@ -44,8 +44,6 @@ from agentrt.tool import ToolContext
 from agentrt.types import OpenQuestion, ToolResponse
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["Delegate", "DelegatedCall", "DelegatingTool", "Delegation"]
-
 _SETTINGS = ("system_prompt", "model", "react_config", "context_config", "when_busy", "workspace")
 _FAILED = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
 # They are asked again under the supervisor's reply, which is the one that can be answered.

@@ -12,17 +12,6 @@ from agentrt.agent.delegation.lineage import Relative
 from agentrt.errors import ConfigError
 from agentrt.hooks import MiddlewareBase, must_state_inheritance
 
-__all__ = [
-    "Child",
-    "Inherit",
-    "bind_child",
-    "checked_inherit",
-    "circle_error",
-    "find_ancestor",
-    "layers_to_inherit",
-    "merge_layers",
-]
-
 Inherit = bool | Sequence[type[MiddlewareBase]]
 """Which layers of its parent an agent has: those whose class says `inherited`, none, or those of these classes."""
 

@@ -21,16 +21,6 @@ from agentrt.state import AgentState, ReplyContext
 from agentrt.tool import ToolContext
 from agentrt.types import PermissionBehavior, PermissionContext, ReActConfig
 
-__all__ = [
-    "StoreInCall",
-    "config_of_delegate",
-    "config_of_root",
-    "count_delegation",
-    "describe_isolation",
-    "renew_permissions",
-    "session_id_of",
-]
-
 # An allow rule is meant for a tool of the supervisor's, and the sub-agent may have another one of that name.
 _INHERITED_BEHAVIORS = (PermissionBehavior.DENY, PermissionBehavior.ASK)
 _BY_USER = "user"  # the source of a rule that came with an answer

@@ -5,8 +5,6 @@ from typing import Any, NamedTuple, Protocol
 
 from agentrt.hooks import MiddlewareBase
 
-__all__ = ["NO_PARENT", "Lineage", "Relative"]
-
 
 class Relative(Protocol):
     """The part of a related agent, supervisor or sub-agent, that is used here."""

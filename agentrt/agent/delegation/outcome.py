@@ -10,8 +10,6 @@ from agentrt.errors import SubAgentUnavailable
 from agentrt.message import Msg
 from agentrt.types import ToolResponse
 
-__all__ = ["answer_of", "denial_result", "failure_result", "result_of_error", "unfinished_result"]
-
 _logger = logging.getLogger("agentrt")
 
 

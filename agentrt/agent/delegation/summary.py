@@ -14,19 +14,6 @@ from agentrt.state import ReplyContext
 from agentrt.tool import ToolContext
 from agentrt.workspace import FileSystemBase
 
-__all__ = [
-    "CONTEXT_KEY",
-    "MAX_EVENT",
-    "MAX_EVENTS",
-    "MAX_TASK",
-    "ContextBundle",
-    "DelegationContext",
-    "compress_conversation",
-    "describe_context",
-    "recent_results",
-    "summarize_conversation",
-]
-
 CONTEXT_KEY = "delegation_context"
 """Where a message's metadata have it, and the mark of the message that a sub-agent's memory begins with."""
 MAX_TASK = 2_000  # characters

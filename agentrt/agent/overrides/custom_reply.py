@@ -25,8 +25,6 @@ from agentrt.hooks import AgentChains
 from agentrt.message import Msg
 from agentrt.tool import Toolkit
 
-__all__ = ["CustomRun", "OverriddenReply", "current_reply"]
-
 _NO_TOOLS = Toolkit()
 
 

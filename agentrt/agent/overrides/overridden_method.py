@@ -23,17 +23,6 @@ from agentrt.event import AgentEvent
 from agentrt.hooks import AgentChains
 from agentrt.state import AgentState
 
-__all__ = [
-    "ChainedAgent",
-    "ChainedMethods",
-    "HookMethod",
-    "OverriddenCall",
-    "OverriddenMethod",
-    "OverriddenStep",
-    "hook_method",
-    "last_item",
-]
-
 _Method = Callable[..., Any]  # of any signature: a class may write what it likes
 _MarkedMethod = TypeVar("_MarkedMethod", bound=_Method)
 _MethodArguments = dict[str, object]  # what flows through a chain around such a method

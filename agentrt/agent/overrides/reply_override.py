@@ -27,8 +27,6 @@ from agentrt.event import AgentEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import Msg
 
-__all__ = ["OverriddenLoopReply", "reply_by_loop"]
-
 _read_reply = as_stream(reply)
 
 

@@ -35,8 +35,6 @@ from agentrt.tool import Toolkit
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import LongTermMemoryMode, ReActConfig, ToolChoice, ToolResponse
 
-__all__ = ["ReActAgent"]
-
 _MAX_ITERS = 10
 
 

@@ -11,16 +11,6 @@ from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.memory import LongTermMemoryBase
 from agentrt.types import LongTermMemoryMode
 
-__all__ = [
-    "HintPrinter",
-    "SearchableKnowledge",
-    "check_switch",
-    "knowledge_layers",
-    "knowledge_list",
-    "memory_layers",
-    "plan_layers",
-]
-
 _PLAN_GROUP = "plan_related"
 
 

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 
 from agentrt.errors import ConfigError, UnknownKeywordError
 
-__all__ = ["check_react_options", "warn_of_uncalled_methods"]
-
 _REPLACEMENTS = {
     "compression_config": "an agent shortens a long conversation by itself, see context_config=ContextConfig(...)",
     "instructions": "it goes by the name sys_prompt here",

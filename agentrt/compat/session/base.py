@@ -2,8 +2,6 @@
 
 from agentrt.module import StateModule
 
-__all__ = ["SessionBase"]
-
 
 class SessionBase:
     """Keeps the states of modules, under the session's id and, where there are many, its user's."""

@@ -15,8 +15,6 @@ from agentrt.state import check_session_id
 from agentrt.state.file import AtomicFile, FileKeeper, hash_name, read_file
 from agentrt.types import JSONObject
 
-__all__ = ["JSONSession"]
-
 # A name that a file may have as it is. A hash is refused, so that no id can be chosen to be the file name of another.
 _SAFE_FILE_NAME = lazy_pattern(r"(?![0-9a-fA-F]{64}\Z)[\w@+=,~-][\w@+=,~. -]*")
 _MAX_FILE_NAME = 200  # bytes: file systems take 255

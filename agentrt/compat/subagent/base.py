@@ -37,8 +37,6 @@ from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ChatUsage, ToolResponse
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["SubAgentBase", "attribution", "require_health", "unavailable_if_failing"]
-
 _DELEGATION_SECONDS = 240.0  # less than a tool may take by default, so that this limit speaks first
 _HEALTHCHECK_SECONDS = 30.0
 

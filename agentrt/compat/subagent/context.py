@@ -8,8 +8,6 @@ from agentrt._runtime.text import one_line, repr_of
 from agentrt.agent.delegation.summary import MAX_EVENT, MAX_EVENTS, MAX_TASK, DelegationContext
 from agentrt.errors import ConfigError
 
-__all__ = ["complete_context"]
-
 
 def complete_context(context: object, task: str, safety_limits: JSONObject) -> DelegationContext:
     """Return what `_pre_context_compress` gave with all five fields, within their limits, and with the safety limits.

@@ -13,8 +13,6 @@ from agentrt.compat.session import SessionBase
 from agentrt.errors import ConfigError
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["PermissionBundle", "SubAgentSpec", "check_limits"]
-
 
 @dataclass(slots=True)
 class SubAgentSpec:

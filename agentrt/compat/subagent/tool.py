@@ -21,8 +21,6 @@ from agentrt.tool import ToolContext, Toolkit
 from agentrt.tool.base import check_name
 from agentrt.types import ToolResponse
 
-__all__ = ["DelegationFunction", "SubAgentKeywords", "make_subagent_tool"]
-
 _MAX_NESTED = 8
 # A skeleton need not run the loop, nor be asked in it, so its depth is not always that of a reply.
 _depth: ContextVar[int] = ContextVar("agentrt_delegation_depth", default=0)

@@ -12,8 +12,6 @@ from agentrt.tool.group import META_TOOL
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import PermissionBehavior, PermissionContext, PermissionMode
 
-__all__ = ["check_allowlist", "delegates", "hydrate_toolkit", "limits_of", "toolkit_of"]
-
 _MAX_KNOWN_SHOWN = 20
 
 

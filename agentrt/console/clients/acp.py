@@ -17,8 +17,6 @@ from agentrt.serving.acp.editor_agent import EditorAgent
 from agentrt.serving.acp.wire import serve_editor
 from agentrt.state import state_store
 
-__all__ = ["serve_acp"]
-
 
 def serve_acp(options: argparse.Namespace) -> int:
     """Serve until the editor closes its end, or a signal comes; returns the exit code."""

@@ -13,8 +13,6 @@ from agentrt.serving import Limits, mcp_server
 from agentrt.serving.mcp.stdio import serve_wire
 from agentrt.state import InMemoryStateStore
 
-__all__ = ["serve_mcp"]
-
 
 def serve_mcp(options: argparse.Namespace) -> int:
     """Serve until the client closes its end, or a signal comes; returns the exit code."""

@@ -22,8 +22,6 @@ from agentrt.console.development.watched_files import WatchedFiles
 from agentrt.console.listener import listen, url_of
 from agentrt.errors import ConfigError
 
-__all__ = ["develop"]
-
 _FOR_THIS_MACHINE = "the studio may leave out any layer of the agent, guards too: serve it to others with agentrt serve"
 _CONFIG = "agentrt.toml"
 _WATCH_SECONDS = 0.2

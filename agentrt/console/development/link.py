@@ -10,8 +10,6 @@ from signal import Signals
 
 from agentrt.console.development.watched_files import Stamp
 
-__all__ = ["RELOAD_SECONDS", "SERVE", "STOP", "ParentLink"]
-
 SERVE, STOP = b"+", b"-"
 """The commands of the watching process; a second STOP means at once."""
 RELOAD_SECONDS = 2.0

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from agentrt.errors import ConfigError
 
-__all__ = ["create_project"]
-
 _TEMPLATE = Path(__file__).with_name("template")
 _NAME = "NAME"  # in the paths and in the files of the template
 

@@ -20,8 +20,6 @@ from agentrt.runs import RunRecorder, run_stores
 from agentrt.serving import create_app
 from agentrt.state import SessionStore, SQLiteStore, StateStore
 
-__all__ = ["serve_version"]
-
 _STOP_SIGNAL = signal.SIGUSR1
 _STORE_FOLDER = ".agentrt"
 _REPORT_FOLDER = f"{_STORE_FOLDER}/reports"

@@ -11,8 +11,6 @@ from sysconfig import get_path
 from types import ModuleType
 from typing import TypeAlias
 
-__all__ = ["ImportWatcher", "Stamp", "WatchedFiles", "stamp_of"]
-
 Stamp: TypeAlias = tuple[int, int] | None
 """The time of a file's last change, in nanoseconds, and its size; `None` for a missing file."""
 

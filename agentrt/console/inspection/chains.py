@@ -9,8 +9,6 @@ from agentrt._runtime.text import encodable_text, escape_controls
 from agentrt.console.specs import load_named_agent
 from agentrt.errors import ConfigError
 
-__all__ = ["print_chains"]
-
 
 def print_chains(options: argparse.Namespace) -> int:
     """Print the chains, or the configuration.

@@ -16,8 +16,6 @@ from agentrt.console.inspection.sessions import print_out
 from agentrt.errors import ConfigError
 from agentrt.evaluation import Case, Dataset, Report, Trial, evaluate
 
-__all__ = ["run_evaluation"]
-
 _ALL_RIGHT, _BELOW, _WITH_ERRORS = 0, 1, 3  # wrong use is 2, as for every command
 _SIGNIFICANT = 0.05
 

@@ -13,8 +13,6 @@ from agentrt.errors import ConfigError, UsageError
 from agentrt.runs import Run, RunStore
 from agentrt.state.store import find_session
 
-__all__ = ["run_audit", "run_runs"]
-
 
 def run_runs(options: argparse.Namespace) -> int:
     """Run `options.action`; returns the exit code, which is 1 for a run that does not exist."""

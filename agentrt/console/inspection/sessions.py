@@ -14,8 +14,6 @@ from agentrt.errors import ConfigError
 from agentrt.message import DataBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.state import SessionStore, state_store
 
-__all__ = ["open_named_store", "print_out", "quote_id", "run_sessions"]
-
 
 def run_sessions(options: argparse.Namespace) -> int:
     """Run `options.action`; returns the exit code, which is 1 for a session that does not exist."""

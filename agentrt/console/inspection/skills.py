@@ -8,8 +8,6 @@ from agentrt.errors import ConfigError, SkillError
 from agentrt.skills import load_skill
 from agentrt.skills.skill import FILE_NAMES
 
-__all__ = ["check_skills"]
-
 
 def check_skills(options: argparse.Namespace) -> int:
     """Print a line for each skill, with what is wrong with it; returns 1 if anything is."""

@@ -7,8 +7,6 @@ from agentrt.errors import ToolError
 from agentrt.message import ToolCallBlock
 from agentrt.tool.arguments import parse_arguments
 
-__all__ = ["describe_call", "full_input"]
-
 _MAX_VALUE = 200  # characters of one str, and of the tool's name
 _MAX_INPUT = 4000
 _WIDE_SPACE = "\u3000"  # common in Chinese and Japanese text

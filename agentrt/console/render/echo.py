@@ -7,8 +7,6 @@ import sys
 if sys.platform != "win32":
     import termios
 
-__all__ = ["Echo"]
-
 
 class Echo:
     """Turns the echo of standard input off and on again, if it is a terminal.

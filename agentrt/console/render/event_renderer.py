@@ -43,8 +43,6 @@ from agentrt.event import (
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.types import ChatUsage
 
-__all__ = ["EventRenderer"]
-
 _CallEvent = (
     ToolCallDeltaEvent
     | ToolCallEndEvent

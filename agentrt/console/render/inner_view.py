@@ -3,8 +3,6 @@
 from agentrt._runtime.text import escape_controls, one_line
 from agentrt.console.render.plain import Kind, View
 
-__all__ = ["InnerView"]
-
 
 class InnerView:
     """Shows the reply of a sub-agent as indented lines; its text has its name.

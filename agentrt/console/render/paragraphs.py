@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["Paragraphs"]
-
 # As in CommonMark: up to three spaces, then backticks or tildes.
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 

@@ -6,8 +6,6 @@ from typing import Literal, Protocol, Self, TextIO
 from agentrt._runtime.output.screen import Screen, standard_output
 from agentrt._runtime.text import escape_controls
 
-__all__ = ["INDENT", "Kind", "PlainView", "View"]
-
 INDENT = "  "
 """The prefix of a line for each level of sub-agents."""
 Kind = Literal["text", "thinking"]

@@ -6,8 +6,6 @@ from typing import Any, Protocol, Self, TextIO
 
 from agentrt._runtime.text import escape_controls
 
-__all__ = ["ProgressBar"]
-
 _MAX_DOCUMENT_NAME = 40  # characters of a document's name
 
 

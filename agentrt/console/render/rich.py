@@ -8,8 +8,6 @@ from agentrt.console.render.echo import Echo
 from agentrt.console.render.paragraphs import Paragraphs
 from agentrt.console.render.plain import INDENT, Kind, PlainView
 
-__all__ = ["RichView"]
-
 _REDRAWN_PER_SECOND = 10
 _STYLES = {"error": "bold red", "retry": "yellow", "call": "cyan", "stopped": "yellow"}
 

@@ -24,8 +24,6 @@ from agentrt.event import (
 from agentrt.message import Msg
 from agentrt.types import ChatUsage
 
-__all__ = ["show"]
-
 
 class _ReplyItems(Protocol):
     def __aiter__(self) -> AsyncIterator[AgentEvent | Msg]: ...

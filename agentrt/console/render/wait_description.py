@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from agentrt.event import CustomEvent
 
-__all__ = ["describe_wait"]
-
 _SECONDS_PER_MINUTE = 60
 _LIMITS_IN_WORDS = {
     "max_concurrency": "for the end of another call (max_concurrency)",

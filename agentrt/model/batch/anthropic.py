@@ -9,8 +9,6 @@ from agentrt.model.remote.batches import BatchEndpoint, GetAnswer
 from agentrt.model.remote.sse import dict_in, text_in
 from agentrt.types import ChatResponse
 
-__all__ = ["AnthropicBatches"]
-
 _COUNTED_STATES = ("processing", "succeeded", "errored", "canceled", "expired")
 
 

@@ -13,8 +13,6 @@ from agentrt.model.remote.batches import BatchEndpoint, GetAnswer
 from agentrt.model.remote.sse import dict_in, list_in, text_in
 from agentrt.types import ChatResponse
 
-__all__ = ["GeminiBatches"]
-
 _STATES_BY_WORD: dict[str, Any] = {
     "SUCCEEDED": "completed",
     "FAILED": "failed",

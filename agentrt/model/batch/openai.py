@@ -11,8 +11,6 @@ from agentrt.model.remote.batches import BatchEndpoint, GetAnswer
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse
 
-__all__ = ["OpenAIBatches"]
-
 _ENDED: dict[str, Any] = {word: word for word in ("completed", "failed", "expired", "cancelled")}
 _NAME_IN_METADATA = "agentrt_batch"  # of the metadata with the name of a batch
 

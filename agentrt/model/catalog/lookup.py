@@ -8,8 +8,6 @@ from agentrt._runtime.model_interface.capabilities import ModelCapabilities
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError
 
-__all__ = ["known_capabilities", "read_table"]
-
 _MAKER_PREFIX = lazy_pattern(r"^(?:anthropic|google|openai|x-ai)/")
 _DATE_SUFFIX = lazy_pattern(r"[-@]\d{4}-?\d{2}-?\d{2}$")
 _INPUTS = {"i": "image", "a": "audio", "v": "video", "p": "pdf"}

@@ -7,8 +7,6 @@ from typing import Any
 from agentrt._runtime.model_interface.capabilities import TokenPrices
 from agentrt.types import ChatUsage
 
-__all__ = ["PublishedPrices", "load_prices"]
-
 
 def load_prices() -> Any:
     """Return the package; raises `ImportError` where it is missing. It takes most of a second the first time."""

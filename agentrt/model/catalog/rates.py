@@ -8,8 +8,6 @@ from agentrt._runtime.model_interface import ChatModelBase
 from agentrt.errors import MiddlewareConfigError
 from agentrt.types import ChatUsage
 
-__all__ = ["CostOfCall", "Rates", "check_price_table", "cost_at"]
-
 CostOfCall = Callable[[ChatModelBase, ChatUsage], float | Decimal | None]
 """Returns the cost of one call of the model, `None` if unknown."""
 Rates = tuple[float, float, float]

@@ -7,8 +7,6 @@ ability: a model that lacks an ability says so when it is asked, and one that is
 Models that many servers offer under one name are listed for a server ("groq:..."), whose limits these are.
 """
 
-__all__ = ["MODELS"]
-
 # Names; the most tokens in all, of a request (if that is less) and of an answer; what it takes besides text: image,
 # audio, video, PDF; whether it has tools, a mode for JSON schemas, and reasoning; the month when this was looked up.
 # "-": none or no, "?": not known.

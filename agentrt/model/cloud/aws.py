@@ -14,8 +14,6 @@ from agentrt._runtime.options import import_extra
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, Rejected, Transient
 
-__all__ = ["AWSAuth", "AWSKeys"]
-
 AWSKeys = Sequence[str | None]
 """The access key, the secret key and, for credentials that expire, the session token."""
 _SIGNED = ("Authorization", "X-Amz-Date", "X-Amz-Security-Token")

@@ -15,8 +15,6 @@ from agentrt._runtime.hidden import NotPickled
 from agentrt._runtime.options import import_extra
 from agentrt.errors import ConfigError, Rejected, Transient
 
-__all__ = ["GoogleAuth", "GoogleToken"]
-
 GoogleToken = str | pydantic.SecretStr
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 

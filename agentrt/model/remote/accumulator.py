@@ -19,8 +19,6 @@ from agentrt._runtime.block import (
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import Malformed
 
-__all__ = ["StreamAccumulator", "is_whole_object", "join_base64"]
-
 _JSON_TOKEN = lazy_pattern(r'\\.|["{}\[\]]|\\\Z', re.DOTALL)
 
 

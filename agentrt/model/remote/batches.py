@@ -19,8 +19,6 @@ from agentrt.model.remote.provider_errors import ProviderErrors
 from agentrt.model.remote.sse import parse_object
 from agentrt.types import ChatResponse, ChatUsage
 
-__all__ = ["BatchConnection", "BatchEndpoint", "GetAnswer", "read_requests"]
-
 GetAnswer = Callable[[], ChatResponse]
 """Returns the answer in a line of results, or raises its error."""
 

@@ -25,8 +25,6 @@ from agentrt.model.remote.schema.native import NativeReader, NativeRequest, Stru
 from agentrt.model.remote.settings import ConnectionOptions
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolChoice
 
-__all__ = ["ModelOptions", "RemoteChatModel"]
-
 _logger = logging.getLogger("agentrt")
 
 _BAD_REQUEST = (400, 422)

@@ -23,17 +23,6 @@ from agentrt.model.remote.settings import (
 )
 from agentrt.model.remote.stream import AnswerStream
 
-__all__ = [
-    "ANTHROPIC_API",
-    "BEDROCK_API",
-    "GEMINI_API",
-    "OLLAMA_API",
-    "OPENAI_API",
-    "ProviderAPI",
-    "RemoteEndpoint",
-    "fingerprint",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ProviderAPI:

@@ -10,8 +10,6 @@ from agentrt.errors import Malformed
 from agentrt.model.remote.provider_errors import json_or_text
 from agentrt.model.remote.sse import ServerSentEvent
 
-__all__ = ["FrameReader"]
-
 _PRELUDE = Struct(">III")  # the lengths of the frame and of its headers, and the checksum of both
 _CHECKSUM = Struct(">I")
 _MAX_FRAME = 24 * 1024 * 1024  # bytes, the limit of AWS's own SDKs

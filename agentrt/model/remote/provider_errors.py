@@ -23,8 +23,6 @@ from agentrt.errors import (
     Transient,
 )
 
-__all__ = ["ProviderErrors", "json_or_text"]
-
 _Returned = TypeVar("_Returned")
 
 

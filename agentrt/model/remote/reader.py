@@ -9,8 +9,6 @@ from agentrt.message import Msg
 from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.types import ChatResponse, ChatUsage
 
-__all__ = ["AnswerReader"]
-
 
 class AnswerReader:
     """Makes one answer out of what a provider sends; one for each call.

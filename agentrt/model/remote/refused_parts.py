@@ -19,8 +19,6 @@ from agentrt.errors import ModelError
 from agentrt.formatter.openai import file_note
 from agentrt.message import Msg
 
-__all__ = ["RefusedParts"]
-
 _MAX_LEFT_OUT = 10_000
 _UNACCEPTED = (400, 404, 415, 422)
 # The codes of OpenAI, and the messages of Anthropic, Gemini, vLLM and others. Not here: a model without image input

@@ -27,20 +27,6 @@ from agentrt._runtime.keywords import unknown_keywords
 from agentrt.errors import ConfigError
 from agentrt.types import SignRequest
 
-__all__ = [
-    "ConnectionOptions",
-    "check_connection",
-    "check_option",
-    "check_option_names",
-    "check_request_options",
-    "check_server_tools",
-    "check_url",
-    "is_local",
-    "option_names",
-    "read_credentials",
-    "read_url",
-]
-
 
 class ConnectionOptions(TypedDict, total=False):
     """The options of every model behind an HTTP API, besides its own; each may be left out."""

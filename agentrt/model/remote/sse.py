@@ -16,17 +16,6 @@ from pydantic_core import from_json
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import Malformed, Transient
 
-__all__ = [
-    "EventReader",
-    "JSONLineReader",
-    "ServerSentEvent",
-    "count_in",
-    "dict_in",
-    "list_in",
-    "parse_object",
-    "text_in",
-]
-
 _FieldValue = TypeVar("_FieldValue")
 
 _END_OF_LINE = lazy_pattern(rb"\r\n|\n|\r")

@@ -11,8 +11,6 @@ from agentrt.model.remote.reader import AnswerReader
 from agentrt.model.remote.sse import EventReader, JSONLineReader, ServerSentEvent, parse_object
 from agentrt.types import ChatResponse
 
-__all__ = ["AnswerStream"]
-
 _STREAM_READERS: dict[str, Callable[[], EventReader | FrameReader | JSONLineReader]] = {
     "application/vnd.amazon.eventstream": FrameReader,
     "application/x-ndjson": JSONLineReader,

@@ -13,8 +13,6 @@ from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError, SessionIOError, SessionVersion
 from agentrt.event import AgentEvent, AnyEvent
 
-__all__ = ["EventBatch", "RunnerDatabase", "read_notice", "to_text"]
-
 _RunnerResult = TypeVar("_RunnerResult")
 _RUNNER_SCHEMA = lazy_pattern(r"[a-z_][a-z0-9_]{0,39}")
 _DATABASE_THREADS = 4  # each has a connection, and a server allows 100 by default

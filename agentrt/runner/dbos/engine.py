@@ -11,8 +11,6 @@ from agentrt.errors import UsageError
 from agentrt.runner.dbos.database import RunnerDatabase
 from agentrt.runner.dbos.queue import WORKFLOW
 
-__all__ = ["DBOSEngine", "import_dbos", "make_client", "make_connections", "migrate"]
-
 _DBOS_APPLICATION = "agentrt"
 _DBOS_POLL_SECONDS = 0.1
 _POOL_SIZE = 3  # a claim, an outcome and a look at the queue are short

@@ -9,8 +9,6 @@ import anyio
 
 from agentrt.runner.dbos.database import EventBatch
 
-__all__ = ["Follower", "Followers"]
-
 _LOOK_SECONDS = 1.0  # after which a follower who hears nothing looks for itself, in case that a notice was lost
 _MAX_LOOK_SECONDS = 15.0  # when it has heard nothing again and again: there may be thousands of them
 _END_SECONDS = 0.02  # between the last event of a reply and the note that it is over

@@ -11,8 +11,6 @@ from agentrt._runtime.database.operations import DatabaseError
 from agentrt.runner.dbos.database import RunnerDatabase
 from agentrt.runner.dbos.queue import DBOSQueue
 
-__all__ = ["RunnerListener"]
-
 _logger = logging.getLogger("agentrt")
 _LISTEN_SECONDS = 0.2
 _JANITOR_SECONDS = 0.5

@@ -12,8 +12,6 @@ from agentrt.message import Msg
 from agentrt.runner.dbos.database import RunnerDatabase, to_text
 from agentrt.runner.events import EventLog, ReplyLog
 
-__all__ = ["Publisher"]
-
 _logger = logging.getLogger("agentrt")
 _BATCH_SECONDS = 0.05  # so that there are at most 20 statements a second
 _REWRITE_SECONDS = 0.5

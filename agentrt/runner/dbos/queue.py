@@ -22,8 +22,6 @@ from agentrt.runner.dbos.database import RunnerDatabase, to_text
 from agentrt.runner.queue import SUSPECT_DEATHS, ClaimedRequest, QueueRoom, ReplyQueue, Result, Standing, queue_full
 from agentrt.runner.requests import Request, check_contradiction, make_request
 
-__all__ = ["DBOSQueue", "outcome_of"]
-
 WORKFLOW = "agentrt.reply"
 _QUEUE_THREADS = 3
 _QUEUED = ["ENQUEUED", "DELAYED"]

@@ -34,8 +34,6 @@ from agentrt.runner.dbos.queue import DBOSQueue, outcome_of
 from agentrt.runner.dbos.version import version_of
 from agentrt.state import SessionStore
 
-__all__ = ["DBOSRunner"]
-
 _RetryResult = TypeVar("_RetryResult")
 _logger = logging.getLogger("agentrt")
 _ASK_AGAIN_SECONDS = 0.5

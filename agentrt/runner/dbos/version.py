@@ -5,8 +5,6 @@ from json import dumps, loads
 
 from agentrt.agent import Agent
 
-__all__ = ["version_of"]
-
 
 def version_of(agent: Agent) -> str:
     """Return a name that is the same for the same chains and the same schemas of tools, on any machine."""

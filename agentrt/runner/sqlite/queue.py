@@ -18,8 +18,6 @@ from agentrt.runner.queue import SUSPECT_DEATHS, ClaimedRequest, QueueRoom, Repl
 from agentrt.runner.requests import Request, RequestKind, check_contradiction, make_request
 from agentrt.runner.tasks import is_task_id
 
-__all__ = ["SQLiteQueue"]
-
 _QueueResult = TypeVar("_QueueResult")
 
 # In the database of a store, whose own version says nothing about these tables.

@@ -8,8 +8,6 @@ from pathlib import Path
 from agentrt._runtime.database.file_lock import lock_until
 from agentrt.errors import SessionIOError
 
-__all__ = ["WorkerLock"]
-
 _MAX_WORKER_NAME = 500
 
 

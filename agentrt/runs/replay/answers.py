@@ -44,8 +44,6 @@ from agentrt.runs.run import After, Run
 from agentrt.state import AgentState
 from agentrt.types import STRUCTURED_OUTPUT, OpenQuestion, PermissionDecision, ToolChunk, ToolResponse
 
-__all__ = ["RecordedAnswers"]
-
 _SUCCESS = ToolResultState.SUCCESS
 _KEPT_BY_NO_CACHE: dict[str, Any] = {"no_store": True}
 """The metadata of recorded answers and results: other conversations must not get them, nor those of another prompt."""

@@ -16,8 +16,6 @@ from agentrt.runs.replay.record import RecordedCall, answered_requests, recorded
 from agentrt.runs.run import Run
 from agentrt.types import JSONObject
 
-__all__ = ["Difference", "differences_of", "request_differences"]
-
 _MAX_EXCERPT = 200  # characters
 _REPLAYING = "RecordedAnswers"
 

@@ -11,17 +11,6 @@ from agentrt.runs.parts import Change, ModelRequest
 from agentrt.runs.run import Run
 from agentrt.types import JSONObject, ToolResponse
 
-__all__ = [
-    "RecordedCall",
-    "answered_requests",
-    "feedback_on",
-    "given_inputs",
-    "recorded_calls",
-    "result_at",
-    "runs_below",
-    "without_ids",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:

@@ -15,8 +15,6 @@ from agentrt.runs.replay.record import given_inputs
 from agentrt.runs.run import After, Run
 from agentrt.state import AgentState, InMemoryStateStore, TaskRecord
 
-__all__ = ["Replay", "replay_run"]
-
 _MAX_REPLAYED_QUESTIONS = 1_000
 _MAX_REPLAY_BYTES = 1_000_000_000
 

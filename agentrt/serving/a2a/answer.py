@@ -14,8 +14,6 @@ from agentrt.serving.a2a.failure import rpc_error
 from agentrt.serving.a2a.request import SentMessage
 from agentrt.serving.bodies import confirm_calls, read_answer
 
-__all__ = ["read_message_answer"]
-
 _YES = {"yes", "y", "ok", "okay", "approve", "approved", "allow", "allowed", "confirm", "confirmed", "true"}
 _NO = {"no", "n", "deny", "denied", "reject", "rejected", "refuse", "decline", "cancel", "false"}
 _FIRST_WORD = re.compile(r"(\w+)[\s,.:;!-]*", re.UNICODE)

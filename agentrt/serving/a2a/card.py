@@ -7,8 +7,6 @@ from starlette.requests import Request
 
 from agentrt import Agent, __version__
 
-__all__ = ["A2A_VERSION", "CARD_PATH", "agent_card"]
-
 A2A_VERSION = "1.0"
 CARD_PATH = "/.well-known/agent-card.json"
 _INPUT_MODES = ["text/plain", "application/json", "image/*", "audio/*", "application/pdf", "text/*"]

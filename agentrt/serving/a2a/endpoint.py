@@ -39,8 +39,6 @@ from agentrt.serving.responses import AwaitedResponse, JsonResponse
 from agentrt.serving.sse import EventStream, encode_data
 from agentrt.serving.submission import submit_answer, submit_first, submit_messages
 
-__all__ = ["MISSING_METHODS", "A2ARoutes"]
-
 _Json = dict[str, Any]
 _CANCEL_SECONDS = 30.0
 _NO_PUSH = "PUSH_NOTIFICATION_NOT_SUPPORTED", "this server sends no push notifications: use SubscribeToTask"

@@ -4,8 +4,6 @@ from typing import Any
 
 from agentrt.serving.failure import ApiError
 
-__all__ = ["ERROR_NUMBERS", "as_rpc_error", "rpc_error", "rpc_failure"]
-
 ERROR_NUMBERS = {
     "TASK_NOT_FOUND": -32001,
     "TASK_NOT_CANCELABLE": -32002,

@@ -14,16 +14,6 @@ from agentrt.serving.bodies import is_reply_id, read_schema
 from agentrt.serving.owners.sessions import check_new_id
 from agentrt.types import JSONSchema
 
-__all__ = [
-    "RpcCall",
-    "SentMessage",
-    "TaskName",
-    "check_output_modes",
-    "read_field",
-    "read_history_length",
-    "request_id",
-]
-
 _LONGEST_ID = 500
 _LONGEST_URL = 8_000
 _PART_KINDS = ("text", "raw", "url", "data")

@@ -6,8 +6,6 @@ from agentrt.event import ReplyEndEvent, RequireExternalExecutionEvent, RequireU
 from agentrt.serving.a2a.request import TaskName
 from agentrt.serving.sse import public_error
 
-__all__ = ["end_status", "question_status", "state_of_reason", "task_message"]
-
 _OVER = {
     "completed": "TASK_STATE_COMPLETED",
     "interrupted": "TASK_STATE_CANCELED",

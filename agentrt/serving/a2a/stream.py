@@ -19,8 +19,6 @@ from agentrt.message import DataBlock, TextBlock
 from agentrt.serving.a2a.request import TaskName
 from agentrt.serving.a2a.task import answer_artifact, message_parts
 
-__all__ = ["ArtifactUpdates"]
-
 _REPLACING_EVENTS = (ModelCallRetryEvent, BlocksWithdrawnEvent, ReplyResumedEvent)
 
 

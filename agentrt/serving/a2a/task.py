@@ -13,8 +13,6 @@ from agentrt.serving.a2a.status import end_status, question_status, task_message
 from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import OwnerSessions
 
-__all__ = ["answer_artifact", "message_parts", "read_task", "task_json", "working"]
-
 _PARAGRAPH = "\n\n"
 """Between what an agent says before a tool call and after it."""
 

@@ -15,8 +15,6 @@ from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import OwnerSessions
 from agentrt.state import SessionInfo
 
-__all__ = ["list_tasks"]
-
 _MAX_TASKS = 100
 _DEFAULT_PAGE = 50
 _MAX_CONTEXTS = 1_000

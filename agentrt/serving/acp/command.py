@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from agentrt.agent import Agent
 from agentrt.errors import ConfigError
 
-__all__ = ["COMPACT", "STOP", "EditorCommand", "split_command"]
-
 _COMMAND_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 

@@ -50,8 +50,6 @@ from agentrt.state import AgentState
 from agentrt.tool import MCPToolset
 from agentrt.types import PermissionMode
 
-__all__ = ["EditorAgent"]
-
 _logger = logging.getLogger("agentrt")
 
 _FOLDER_LABEL = "editor.folder"

@@ -15,8 +15,6 @@ from acp.schema import (
 
 from agentrt.message import Base64Source, ContentBlock, DataBlock, Msg, TextBlock
 
-__all__ = ["PromptBlock", "read_prompt"]
-
 PromptBlock = (
     TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
 )

@@ -25,8 +25,6 @@ from agentrt.serving.acp.command import STOP, EditorCommand, split_command
 from agentrt.serving.acp.updates import ReplyUpdates, call_content, call_title, message_chunk, raw_input, saved_updates
 from agentrt.serving.sse import public_error
 
-__all__ = ["EditorSession"]
-
 _MAX_QUESTION_TITLE = 500
 _MAX_QUESTION_SHOWN = 10_000  # characters, which the address of a login page needs
 _STOP_REASONS: Mapping[str, Any] = {

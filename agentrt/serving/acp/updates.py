@@ -59,8 +59,6 @@ from agentrt.message import (
 )
 from agentrt.tool.arguments import parse_arguments
 
-__all__ = ["ReplyUpdates", "call_content", "call_title", "message_chunk", "raw_input", "saved_updates"]
-
 _Update = (
     UserMessageChunk
     | AgentMessageChunk

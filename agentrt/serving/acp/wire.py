@@ -11,8 +11,6 @@ from acp.exceptions import RequestError
 
 from agentrt._runtime.concurrency.wire import Lines, LongLine, Wire, read_in_thread, write_bytes
 
-__all__ = ["serve_editor"]
-
 _logger = logging.getLogger("agentrt")
 _SECONDS_FOR_ANSWERS = 1.0
 """How long answers may take at the end: an editor that has closed its end may still read them."""

@@ -17,8 +17,6 @@ from agentrt.workspace.folder import open_folder
 from agentrt.workspace.path import access_denied
 from agentrt.workspace.sandbox.command import MAX_SHOWN, Command, shorten
 
-__all__ = ["ClientWorkspace"]
-
 _EDITOR_SECONDS = 10.0
 """How long an editor may take for what it can do at once."""
 _KILLED = 137  # the exit code of a shell for what SIGKILL has ended

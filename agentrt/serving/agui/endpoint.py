@@ -22,8 +22,6 @@ from agentrt.serving.owners.sessions import OwnerSessions
 from agentrt.serving.sse import EventStream, encode_data
 from agentrt.serving.submission import read_status, submit_answer, submit_messages
 
-__all__ = ["AgUi"]
-
 
 class _Run(NamedTuple):
     """A reply that was started or resumed, with the events to send: those after `after`; `message` has earlier content.

@@ -46,8 +46,6 @@ from agentrt.serving.agui.typed_state import TypedState
 from agentrt.serving.sse import public_error
 from agentrt.types import ChatUsage
 
-__all__ = ["AGUI_VERSION", "RunTranslator"]
-
 _RunEvent = dict[str, Any]
 AGUI_VERSION = "1.0"
 _DECISION = {

@@ -19,8 +19,6 @@ from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import check_new_id
 from agentrt.types import JSONSchema
 
-__all__ = ["RunInput", "approval_id", "no_new_message"]
-
 _CLIENT_ID = "client_id"
 """In the metadata of a user's message: the id that the client gave it and a digest of its content, by which it is known
 when it comes again. By the id alone, one that says something else would be lost."""

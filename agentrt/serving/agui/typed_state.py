@@ -7,8 +7,6 @@ from agentrt._runtime.decoding.answer_form import AnswerForm
 from agentrt._runtime.decoding.partial_answer import PartialAnswer
 from agentrt.event import AnyEvent
 
-__all__ = ["TypedState"]
-
 _FIELD = "structured_output"
 _PatchOperation = dict[str, Any]
 

@@ -15,8 +15,6 @@ from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.owner import Owners
 from agentrt.types import JSONSchema
 
-__all__ = ["InputAnswer", "InputBoard", "UserQuestion"]
-
 InputAnswer = dict[str, Any]
 """The user's answer: `text`, and the `values` of a form, as JSON."""
 

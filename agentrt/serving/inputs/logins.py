@@ -16,8 +16,6 @@ from agentrt.serving.gate import Gate
 from agentrt.serving.owners.auth import identify
 from agentrt.tool import FinishedLogin, MCPToolset, OAuth
 
-__all__ = ["LoginRoute"]
-
 _logger = logging.getLogger("agentrt")
 
 _CALLBACK_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}  # its own URL has a code

@@ -18,8 +18,6 @@ from agentrt.serving.inputs.board import InputBoard, UserQuestion
 from agentrt.serving.owners.sessions import OwnerSessions
 from agentrt.serving.responses import AwaitedResponse, JsonResponse
 
-__all__ = ["InputRoutes"]
-
 _MAX_WAIT = 25  # seconds: less than what a proxy takes for a dead connection
 _MAX_AGENT_NAME = 500
 _MAX_REFUSED = 100

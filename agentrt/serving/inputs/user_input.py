@@ -20,8 +20,6 @@ from agentrt.errors import ConfigError, InputEnded, InvalidInputError
 from agentrt.message import TextBlock
 from agentrt.serving.inputs.board import InputAnswer, InputBoard, UserQuestion
 
-__all__ = ["RemoteUserInput", "StudioUserInput"]
-
 _ANSWER_WAIT = 20
 _REQUEST_SECONDS = 30.0  # of one request
 _MAX_SILENCE = 60.0  # with a server that does not answer

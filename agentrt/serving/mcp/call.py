@@ -41,8 +41,6 @@ from agentrt.serving.owners.sessions import OwnerSessions, no_session
 from agentrt.serving.sse import status_after
 from agentrt.serving.submission import read_status, submit_answer, submit_first, submit_messages
 
-__all__ = ["AgentCall", "has_forms"]
-
 _SESSION_PREFIX = "mcp/"  # of the ids of the sessions that calls begin
 _FORM = "answer"  # the name of the only form that a call asks for at a time
 _ANSWER_SECONDS = 3600.0

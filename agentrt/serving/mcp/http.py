@@ -16,8 +16,6 @@ from agentrt.serving.limits import Limits
 from agentrt.serving.mcp.server import CALLER, Caller, interrupt_call, make_server
 from agentrt.serving.owners.owner import Owner
 
-__all__ = ["McpHttp"]
-
 _IDLE_SECONDS = 1800.0
 _RUNNER_LOOK_SECONDS = 0.5
 _SESSION_HEADER = b"mcp-session-id"

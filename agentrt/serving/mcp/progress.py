@@ -16,8 +16,6 @@ from agentrt.event import (
     ToolResultEndEvent,
 )
 
-__all__ = ["Progress"]
-
 _TEXT_SECONDS = 1.0
 """How often text is shown while it comes; a notice for each word would be longer than the answer."""
 _TEXT_TAIL = 200

@@ -16,8 +16,6 @@ from agentrt.event import (
 from agentrt.message import ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.serving.failure import ApiError
 
-__all__ = ["QuestionAnswer", "ReplyQuestion", "question_text"]
-
 ReplyQuestion = RequireUserConfirmEvent | RequireExternalExecutionEvent
 QuestionAnswer = UserConfirmResultEvent | ExternalExecutionResultEvent
 _DECISION_WORDS = {"approve": True, "deny": False}

@@ -15,8 +15,6 @@ from agentrt.serving.failure import ApiError
 from agentrt.serving.mcp.question import ReplyQuestion, how_to_answer, question_text
 from agentrt.serving.sse import public_error
 
-__all__ = ["OUTPUT_SCHEMA", "answer_result", "error_result", "waiting_result"]
-
 _INTEGER = {"type": "integer"}
 _ERROR_FIELDS = ("code", "message", "limit")
 OUTPUT_SCHEMA: dict[str, Any] = {

@@ -16,8 +16,6 @@ from agentrt.serving.failure import ApiError
 from agentrt.serving.gate import Gate
 from agentrt.serving.owners.sessions import OwnerSessions
 
-__all__ = ["McpRoute"]
-
 _SERVER_ERROR = -32000  # of JSON-RPC, for errors that a server defines
 
 

@@ -29,8 +29,6 @@ from agentrt.serving.mcp.result import OUTPUT_SCHEMA, error_result
 from agentrt.serving.owners.owner import Owner
 from agentrt.serving.owners.sessions import OwnerSessions
 
-__all__ = ["CALLER", "Caller", "interrupt_call", "make_server", "tool_names"]
-
 _logger = logging.getLogger("agentrt")
 CALLER = "agentrt.mcp_caller"
 """The key of the `Caller` in the scope of a request."""

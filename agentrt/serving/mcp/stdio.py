@@ -12,8 +12,6 @@ from mcp.types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, jso
 
 from agentrt._runtime.concurrency.wire import Lines, LongLine, Wire, read_in_thread, write_bytes
 
-__all__ = ["serve_wire"]
-
 _logger = logging.getLogger("agentrt")
 _FLUSH_SECONDS = 1.0
 """How long the last messages may take at the end: a client that has closed its end reads nothing."""

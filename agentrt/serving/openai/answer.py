@@ -18,8 +18,6 @@ from agentrt.event import (
 )
 from agentrt.serving.sse import public_error
 
-__all__ = ["Completion", "ReplyText", "finish_reason"]
-
 _BETWEEN = "\n\n"
 """Between what an agent says before a tool call and after it."""
 _CORRECTIONS = (ModelCallRetryEvent, BlocksWithdrawnEvent, ReplyResumedEvent)

@@ -27,8 +27,6 @@ from agentrt.serving.sse import EventStream, encode_data
 from agentrt.serving.submission import read_status, submit_first, submit_messages
 from agentrt.state import EPHEMERAL
 
-__all__ = ["OpenAIApi"]
-
 _PASSING_PREFIX = "chat/"  # of the ids of sessions that last for one answer
 _ABANDON_SECONDS = 30.0
 _BUSY_SECONDS = 10  # for a rate limit of the model: events do not have its length

@@ -11,8 +11,6 @@ from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import check_new_id
 from agentrt.types import JSONSchema
 
-__all__ = ["ONLY_VALUES", "ChatRequest", "openai_error", "wrong_parameter"]
-
 # What changes the form of an answer. Other settings, such as a temperature, are the agent's own affair and are ignored.
 ONLY_VALUES: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),

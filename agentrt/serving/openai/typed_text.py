@@ -9,8 +9,6 @@ from agentrt.serving.failure import ApiError
 from agentrt.serving.openai.answer import ReplyText, finish_reason
 from agentrt.types import STRUCTURED_OUTPUT, JSONSchema
 
-__all__ = ["TypedText"]
-
 
 class TypedText(ReplyText):
     """The JSON text of the answer as the model writes it, without what it says in words.

@@ -12,8 +12,6 @@ from agentrt.errors import ConfigError
 from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.owner import Owner, Owners, check_owner_name
 
-__all__ = ["Authenticate", "BearerTokens", "identify"]
-
 Authenticate = Callable[[Request], Awaitable[str | None]]
 """Returns the owner of a request, or `None` if the sender is unknown."""
 

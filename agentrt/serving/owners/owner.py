@@ -15,8 +15,6 @@ from agentrt.serving.limits import Limits
 from agentrt.serving.owners.session_counts import SessionCounts
 from agentrt.state.sessions import check_labels
 
-__all__ = ["Owner", "Owners", "PlaceKind", "check_owner_name"]
-
 PlaceKind: TypeAlias = Literal["connections", "streams", "inputs", "mcp_sessions"]
 _DIGEST_LENGTH = 40
 """In hexadecimal digits: 160 bits, so that nobody finds a name whose digest is that of another owner."""

@@ -4,8 +4,6 @@ from agentrt.runs import RunInfo, RunStore
 from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import OwnerSessions
 
-__all__ = ["find_run", "no_run", "with_public_ids"]
-
 _MAX_NESTED_RUNS = 100  # of sub-agents
 
 

@@ -8,8 +8,6 @@ from agentrt.serving.failure import ApiError
 from agentrt.serving.limits import Limits
 from agentrt.state import SessionStore
 
-__all__ = ["SessionCounts", "full_of_bytes"]
-
 _FRESH_SECONDS = 600.0
 """The age at which a count is made again: other processes add sessions too, and sessions expire."""
 _MAX_COUNTS = 10_000

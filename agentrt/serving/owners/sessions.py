@@ -36,17 +36,6 @@ from agentrt.state import SessionInfo, SessionPage
 from agentrt.state.store import find_session
 from agentrt.types import JSONSchema
 
-__all__ = [
-    "OwnerSessions",
-    "check_new_id",
-    "check_sent_id",
-    "describe_session",
-    "event_json",
-    "message_json",
-    "no_reply",
-    "no_session",
-]
-
 _MAX_STORED_ID = 500  # characters
 _SECONDS_TO_FORGET = 30.0
 _MAX_LOOKED_AT = 100

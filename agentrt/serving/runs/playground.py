@@ -10,8 +10,6 @@ from agentrt.runner.base import RunnerBase
 from agentrt.serving.failure import ApiError
 from agentrt.serving.owners.sessions import OwnerSessions
 
-__all__ = ["CHANGE_FIELDS", "Playground", "PlaygroundSetting"]
-
 PlaygroundSetting: TypeAlias = bool | Sequence[type[MiddlewareBase] | str]
 """`True` allows everything, a list only to leave out these layers, by their classes or keys."""
 

@@ -8,8 +8,6 @@ from agentrt.errors import UsageError
 from agentrt.serving.failure import ApiError
 from agentrt.state.sessions import check_labels
 
-__all__ = ["read_label_filters", "read_since"]
-
 _MAX_LABEL_FILTERS = 10
 _FIRST_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = 2**63 - 1  # nanoseconds: more does not fit into a database

@@ -30,8 +30,6 @@ from agentrt.serving.runs.run_page import browser_json, describe_replay, describ
 from agentrt.serving.sse import EventStream
 from agentrt.serving.submission import path_of_events, submit_fork
 
-__all__ = ["RunRoutes"]
-
 _logger = logging.getLogger("agentrt")
 _MAX_RUNS = 1_000
 _MAX_REPLAY_SECONDS = 60.0

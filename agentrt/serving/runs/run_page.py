@@ -14,8 +14,6 @@ from agentrt.runs.log import usage_json
 from agentrt.serving.owners.sessions import message_json
 from agentrt.types import JSONObject
 
-__all__ = ["browser_json", "describe_replay", "describe_run", "dump_run"]
-
 _MAX_VALUE_BYTES = 1_000_000
 _MAX_PAGE_BYTES = 16_000_000
 _MAX_DIFFERENCES = 1_000

@@ -8,8 +8,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-__all__ = ["StudioPage"]
-
 _FOLDER = Path(__file__).parents[1] / "static" / "studio"
 _INDEX_PAGE = "index.html"
 _MEDIA_TYPES = {

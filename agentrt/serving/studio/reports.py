@@ -24,8 +24,6 @@ from agentrt.serving.owners.runs import find_run
 from agentrt.serving.owners.sessions import OwnerSessions
 from agentrt.serving.responses import JsonResponse
 
-__all__ = ["ReportRoutes"]
-
 _logger = logging.getLogger("agentrt")
 _MAX_REPORTS = 1_000
 _MAX_FOLDER_ENTRIES = 100_000  # of the folder that are looked at

@@ -10,8 +10,6 @@ from agentrt.serving.gate import Gate
 from agentrt.serving.owners.sessions import OwnerSessions
 from agentrt.serving.responses import JsonResponse
 
-__all__ = ["LayerRoutes"]
-
 
 class LayerRoutes:
     """Answers the requests for the layers of a reply."""

@@ -20,8 +20,6 @@ from agentrt.state.database.store import (
 from agentrt.state.records import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_ttl
 
-__all__ = ["PostgresStore"]
-
 _MAX_IN_STATEMENT = 1_000  # messages: more of them are sent by COPY, which takes half the time
 
 # Ids and JSON are bytes, since a text of PostgreSQL cannot hold every character.

@@ -11,8 +11,6 @@ from agentrt.state.database.sql_runs import SQLRunRows
 from agentrt.state.database.store import encode_text
 from agentrt.state.records import RunQuery, RunRow, RunWrite
 
-__all__ = ["POSTGRES_FORGET_RUNS", "POSTGRES_RUN_TABLES", "PostgresRunRows"]
-
 # Ids and titles are bytes, as those of sessions are.
 POSTGRES_RUN_TABLES = """
     CREATE TABLE {schema}.runs (

@@ -24,8 +24,6 @@ from agentrt.state.database.store import (
 from agentrt.state.records import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, SessionStatus, check_ttl
 
-__all__ = ["RedisStore"]
-
 _RunScript = Callable[..., Any]
 _KEY_PREFIX = lazy_pattern(r"[A-Za-z0-9_.:-]{1,100}")
 _LAYOUT = 1  # the version of the layout

@@ -12,8 +12,6 @@ from agentrt._runtime.database.operations import MAX_WAIT
 from agentrt.state.database.store import encode_text
 from agentrt.state.records import RunQuery, RunRow, RunRows, RunWrite
 
-__all__ = ["REDIS_FORGET_RUNS", "RedisRunRows"]
-
 # Scripts are atomic. KEYS[1] is the prefix of all keys of runs. The others are made of it in the script, since their
 # names depend on what is stored. Rows are JSON in one hash, and a sorted set has their order.
 _WRITE_RUNS = """

@@ -9,8 +9,6 @@ from pydantic_core import from_json
 
 from agentrt.state.records import RunQuery, RunRow, RunRows
 
-__all__ = ["SQLRunRows"]
-
 _RUN_COLUMNS = """
     session, reply, root, parent_session, parent_reply, begun_at, ended_at, expires_at, status, title, labels, lines,
     hash, about, is_deleted, number"""

@@ -28,8 +28,6 @@ from agentrt.state.file import resolve_file
 from agentrt.state.records import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_ttl
 
-__all__ = ["SQLiteStore"]
-
 Durability = Literal["full", "process"]
 
 _APPLICATION = 0x61677274  # "agrt", in the header of the file

@@ -11,8 +11,6 @@ from agentrt._runtime.database.sqlite_file import transaction
 from agentrt.state.database.sql_runs import SQLRunRows
 from agentrt.state.records import RunQuery, RunRow, RunWrite
 
-__all__ = ["FORGET_RUNS", "RUN_TABLES", "SQLiteRunRows"]
-
 RUN_TABLES = """
     CREATE TABLE runs (
         number INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -20,8 +20,6 @@ from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check
 from agentrt.state.state import AgentState, join_state
 from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision
 
-__all__ = ["DatabaseStore", "SaveMark", "SavedRows", "SessionDatabase", "SessionRow", "encode_text", "read_labels"]
-
 _DatabaseResult = TypeVar("_DatabaseResult")
 
 

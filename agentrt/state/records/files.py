@@ -14,8 +14,6 @@ from pydantic_core import from_json
 
 from agentrt.state.records.rows import RunKey, RunQuery, RunRow, RunRows, RunWrite
 
-__all__ = ["FileRunRows"]
-
 _ROW = b'{"row":'
 
 

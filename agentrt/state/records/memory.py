@@ -7,8 +7,6 @@ from typing import Any
 
 from agentrt.state.records.rows import RunKey, RunQuery, RunRow, RunRows, RunWrite
 
-__all__ = ["MemoryRunRows"]
-
 
 class MemoryRunRows(RunRows):
     """Keeps rows, lines and contents in dicts."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from agentrt._runtime.text import lazy_pattern
 
-__all__ = ["RunKey", "RunQuery", "RunRow", "RunRows", "RunWrite", "content_text", "pack_content"]
-
 RunKey = tuple[str, str]
 """The ids of a session and of a reply in it."""
 

@@ -7,8 +7,6 @@ from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfi
 from agentrt.message import TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.state import AgentState, ReplyContext
 
-__all__ = ["approve"]
-
 
 def approve(state: AgentState) -> UserConfirmResultEvent | ExternalExecutionResultEvent:
     """Return the event that approves every call that waits for the user, or else answers the external ones."""

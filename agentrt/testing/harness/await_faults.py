@@ -16,8 +16,6 @@ from agentrt.testing.harness.fault_run import ConversationPlan, FaultRun
 from agentrt.testing.harness.faults import FAULTS, faults_named
 from agentrt.testing.harness.tool_log import ToolLog
 
-__all__ = ["SuspensionReport", "check_every_suspension", "run_with_every_fault", "silence_expected_errors"]
-
 _MAX_PLACES_SHOWN = 5  # of one fault: a problem at one place mostly repeats at all later ones
 
 

@@ -22,8 +22,6 @@ import anyio.lowlevel
 from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, close_at_end, leave, open_readers
 from agentrt._runtime.concurrency.event_loop import running_trio
 
-__all__ = ["AwaitWatcher", "Task", "current_task", "describe_position"]
-
 Task: TypeAlias = Any
 """A task of asyncio or of trio: the two have no class in common, and trio may not be installed."""
 

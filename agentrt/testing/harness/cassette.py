@@ -23,8 +23,6 @@ from agentrt.model.request_key import describe_request, key_of_description
 from agentrt.runs.redaction import Redactor, redactors_of
 from agentrt.types import JSONObject, JSONSchema, ToolChoice
 
-__all__ = ["Cassette", "CassetteError", "CassetteMiss", "cassette", "cassette_scope"]
-
 CassetteMode = Literal["once", "none", "new", "rewrite"]
 
 

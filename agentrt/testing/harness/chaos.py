@@ -15,16 +15,6 @@ from agentrt.message import DataBlock, TextBlock, ToolResultState
 from agentrt.model import ModelResult
 from agentrt.types import JSONObject, ToolChunk, ToolResponse
 
-__all__ = [
-    "ChaosLayer",
-    "InjectedFault",
-    "cut_result",
-    "fail_model",
-    "fail_tool",
-    "garble_result",
-    "slow_tool",
-]
-
 FaultKind = Literal["fail_model", "fail_tool", "slow_tool", "cut_result", "garble_result"]
 FaultPlace = int | Sequence[int] | None
 """The number of a call, counted from 1 in each conversation, several of them, or `None` for all."""

@@ -14,8 +14,6 @@ from agentrt.state import AgentState, StateStore
 from agentrt.testing.harness.invariants import problems_of_request
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
 
-__all__ = ["Checkable", "FaultyModel", "FaultyStore"]
-
 _OnPlace = Callable[[str], None]
 
 

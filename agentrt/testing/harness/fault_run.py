@@ -27,8 +27,6 @@ from agentrt.testing.harness.invariants import (
 )
 from agentrt.testing.harness.tool_log import ToolLog, ToolRun
 
-__all__ = ["ConversationPlan", "FaultRun"]
-
 _MAX_SECONDS = 20.0
 _MAX_ANSWERS_PER_REPLY = 10
 _LAST_ANSWER = "I continue."

@@ -8,8 +8,6 @@ from agentrt.event import AgentEvent
 from agentrt.state import AgentState
 from agentrt.testing.harness.tool_log import ToolRun
 
-__all__ = ["FAULTS", "Fault", "FaultTarget", "KilledProcess", "Point", "faults_named"]
-
 Point = Literal["suspension", "store", "model", "item"]
 
 

@@ -5,8 +5,6 @@ from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["full_text"]
-
 _PLAIN = frozenset([str, int, float, bool, type(None)])
 
 

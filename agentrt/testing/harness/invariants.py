@@ -9,14 +9,6 @@ from agentrt.message import ContentBlock, Msg, ToolCallBlock, ToolResultBlock, T
 from agentrt.state import AgentState
 from agentrt.testing.harness.tool_log import ToolLog, ToolRun
 
-__all__ = [
-    "problems_of_events",
-    "problems_of_killed_process",
-    "problems_of_request",
-    "problems_of_runs",
-    "problems_of_state",
-]
-
 # Only a denied call has certainly not run; one that failed or was interrupted may have.
 _MAY_HAVE_RUN = set(ToolResultState) - {ToolResultState.DENIED}
 

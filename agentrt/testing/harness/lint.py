@@ -21,8 +21,6 @@ from agentrt.testing.harness.full_text import full_text
 from agentrt.tool import ToolBase
 from agentrt.types import ToolChoice
 
-__all__ = ["Lint", "lint", "lint_class_for"]
-
 _ResultT = TypeVar("_ResultT")
 
 _logger = logging.getLogger("agentrt")

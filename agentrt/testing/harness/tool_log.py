@@ -12,8 +12,6 @@ from pydantic_core import to_jsonable_python
 from agentrt._runtime.chain.signature import signature_of
 from agentrt.tool import ToolContext
 
-__all__ = ["ToolLog", "ToolRun"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -11,8 +11,6 @@ from agentrt.agent import Agent
 from agentrt.errors import ConfigError
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolResultBlock
 
-__all__ = ["ExpectedStep", "TrajectoryOrder", "answer", "assert_trajectory", "call"]
-
 TrajectoryOrder = Literal["exact", "ordered", "unordered", "subset"]
 _MISSING = object()
 _ORDERS = ("exact", "ordered", "unordered", "subset")

@@ -16,8 +16,6 @@ from agentrt.testing.kit.kit_agents import (
 from agentrt.testing.kit.probe_layers import AnswerLayer, DelayLayer, ResumeAgainLayer, RewriteLayer
 from agentrt.testing.kit.session import KitRun, differs_from_both
 
-__all__ = ["answer_alone", "answer_beside_layers", "answer_one_after_the_other", "answer_with_delays", "resume_again"]
-
 # Events of other hooks flow through the first two, and the last two are entered outside of the rounds of a reply.
 _HOOKS_WITHOUT_LATE_EVENTS = ("on_reply", "on_reasoning", "on_observe", "on_print")
 _HOOKS_WITH_LATE_EVENTS = tuple(

@@ -13,8 +13,6 @@ from agentrt.testing.harness.faults import FAULTS
 from agentrt.testing.kit.scenarios import run_scenarios
 from agentrt.testing.kit.session import KitRun
 
-__all__ = ["MiddlewareProblems", "MiddlewareReport", "check_middleware", "check_middleware_on_both_loops"]
-
 
 @dataclass(frozen=True, slots=True)
 class MiddlewareReport:

@@ -12,8 +12,6 @@ from agentrt.testing.kit.fault_points import cancel_at
 from agentrt.testing.kit.kit_agents import CONFIRM_QUESTION, PLAIN_QUESTION, TOOL_QUESTION
 from agentrt.testing.kit.session import KitConversation, KitRun, differs_from_both
 
-__all__ = ["hold_own_conversation", "inputs_of_author", "save_and_load"]
-
 _Inputs = Sequence[str | ReplyInput]
 
 

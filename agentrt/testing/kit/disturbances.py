@@ -13,8 +13,6 @@ from agentrt.testing.kit.kit_agents import PLAIN_QUESTION, TOOL_QUESTION, TWO_TO
 from agentrt.testing.kit.probe_layers import FaultLayer
 from agentrt.testing.kit.session import KitConversation, KitRun, add_lints, blame_what_came_before
 
-__all__ = ["break_off_streams", "cancel_at_each_point", "fail_everywhere", "leave_at_each_item"]
-
 _EVERY_TOOL = "Please add and subtract."  # a tool whose errors become results, and one whose errors propagate
 _MODEL_POINTS = ("before", "midway", "after")
 _HOOKS_THAT_FAIL = ("on_reply", "on_reasoning", "on_acting", "on_model_call")

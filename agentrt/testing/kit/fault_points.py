@@ -11,8 +11,6 @@ from agentrt.testing.kit.kit_agents import OnPoint
 from agentrt.testing.kit.probe_layers import OutcomeProbe
 from agentrt.testing.kit.session import KitConversation, KitRun, TimedOut
 
-__all__ = ["PauseAt", "cancel_at", "raise_once_at"]
-
 _STEPS_TO_UNWIND = 30  # of the event loop: enough for every layer to see the cancellation
 
 

@@ -11,8 +11,6 @@ from agentrt.state import AgentState
 from agentrt.testing.kit.kit_agents import TWO_TOOLS_QUESTION
 from agentrt.testing.kit.session import KitConversation, KitRun
 
-__all__ = ["reply_many_times"]
-
 _REPLIES = 4  # between two measurements
 _CONTAINERS = (dict, list, set, deque)
 _LONG_RUN = 1_000  # replies: enough to fill a cache with a limit

@@ -16,8 +16,6 @@ from agentrt.testing.kit.kit_agents import PLAIN_QUESTION, TOOL_QUESTION, TWO_TO
 from agentrt.testing.kit.probe_layers import ForeignEventsLayer
 from agentrt.testing.kit.session import KitConversation, KitRun, TimedOut, add_lints, differs_from_both
 
-__all__ = ["pass_foreign_events", "put_two_in_one_agent", "run_tools_side_by_side", "share_one_instance"]
-
 _TOOL_NAMES = ("add", "count")
 _STEPS_TO_MEET = 30  # of the event loop
 

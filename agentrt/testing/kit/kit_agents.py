@@ -19,24 +19,6 @@ from agentrt.testing.harness.full_text import full_text
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, Toolkit
 from agentrt.types import STRUCTURED_OUTPUT, JSONSchema, OpenQuestion, ToolChoice, ToolResponse
 
-__all__ = [
-    "CONFIRM_QUESTION",
-    "FORM",
-    "PLAIN_QUESTION",
-    "QUESTIONS",
-    "RESUMABLE_QUESTION",
-    "TOOL_QUESTION",
-    "TWO_TOOLS_QUESTION",
-    "WAITING_QUESTION",
-    "AgentOptions",
-    "KitModel",
-    "KitQueue",
-    "KitStore",
-    "OnPoint",
-    "make_kit_agent",
-    "pass_point",
-]
-
 OnPoint = Callable[[str], Awaitable[None]]
 """Called with the name of each point that a conversation reaches; its exceptions are raised there."""
 

@@ -22,8 +22,6 @@ from agentrt.testing.kit.kit_agents import (
 from agentrt.testing.kit.probe_layers import ObserveAndPrintProbe
 from agentrt.testing.kit.session import KitConversation, KitRun, blame_what_came_before
 
-__all__ = ["observe_messages", "print_messages"]
-
 
 async def observe_messages(run: KitRun) -> None:
     """Have the agent observe: between replies, while one waits, when cancelled, and with a failing store."""

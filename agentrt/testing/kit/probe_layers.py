@@ -46,17 +46,6 @@ from agentrt.message import AssistantMsg, Msg, ToolResultState
 from agentrt.model import ModelResult
 from agentrt.types import ChatResponse, PermissionDecision, ToolChunk, ToolResponse
 
-__all__ = [
-    "AnswerLayer",
-    "DelayLayer",
-    "FaultLayer",
-    "ForeignEventsLayer",
-    "ObserveAndPrintProbe",
-    "OutcomeProbe",
-    "ResumeAgainLayer",
-    "RewriteLayer",
-]
-
 _ProbedT = TypeVar("_ProbedT")
 
 

@@ -40,8 +40,6 @@ from agentrt.testing.kit.observe_and_print import observe_messages, print_messag
 from agentrt.testing.kit.session import KitRun, TimedOut, describe_error
 from agentrt.types import JSONSchema
 
-__all__ = ["run_scenarios"]
-
 _SCENARIOS: dict[str, Callable[[KitRun], Awaitable[None]]] = {
     "left alone": answer_alone,
     "several questions": answer_one_after_the_other,

@@ -24,16 +24,6 @@ from agentrt.testing.harness.lint import Lint, lint_class_for
 from agentrt.testing.kit.kit_agents import AgentOptions, KitModel, make_kit_agent
 from agentrt.types import JSONSchema
 
-__all__ = [
-    "KitConversation",
-    "KitRun",
-    "TimedOut",
-    "add_lints",
-    "blame_what_came_before",
-    "describe_error",
-    "differs_from_both",
-]
-
 _MAX_ANSWERS = 5  # per question: a layer may make the reply wait repeatedly
 # Python's error for a generator that yields while it is being closed.
 _IGNORED_EXIT = "async generator ignored GeneratorExit"

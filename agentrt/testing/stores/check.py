@@ -21,8 +21,6 @@ from agentrt.errors import SessionConflict, SessionCorrupt, SessionUnserializabl
 from agentrt.message import AssistantMsg, Msg, TextBlock, UserMsg
 from agentrt.state import AgentState, ReplyContext
 
-__all__ = ["StoreProblems", "StoreReport", "check_store"]
-
 OpenStore = Callable[[], Any]
 """Opens a store over the place of the check; each call acts like another process."""
 

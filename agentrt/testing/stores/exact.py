@@ -6,8 +6,6 @@ from agentrt._runtime.representation import never_raises
 from agentrt.errors import UsageError
 from agentrt.state import AgentState, StateStore
 
-__all__ = ["ExactStore"]
-
 
 class ExactStore:
     """Delegates to another store, and checks after each save that the whole state is there.

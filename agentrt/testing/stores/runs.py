@@ -14,8 +14,6 @@ from agentrt.runs import RunRecorder
 from agentrt.state import AgentState
 from agentrt.testing.stores.check import Damage, OpenStore, StoreProblems
 
-__all__ = ["check_run_store"]
-
 _API_KEY = "sk-0123456789abcdef"
 
 

@@ -16,8 +16,6 @@ from agentrt.errors import ToolError
 from agentrt.tool.code.sandbox import CallTools, CodeCall, CodeProgram, CodeResult, limit_error
 from agentrt.tool.invocation import CLEANUP_SECONDS, call_in_thread
 
-__all__ = ["MontySandbox"]
-
 # Beside its calls, a program may ask for files, the environment and names that do not exist, and is refused.
 _FREE_REQUESTS = 1_000
 _FILE_IN_TRACEBACK = re.compile(r'File "<python-input-\d+>", ')

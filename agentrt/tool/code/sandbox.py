@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-__all__ = ["CallTools", "CodeCall", "CodeProgram", "CodeResult", "CodeSandbox", "limit_error"]
-
 
 @dataclass(frozen=True, slots=True)
 class CodeProgram:

@@ -22,8 +22,6 @@ from agentrt.tool.function import FunctionTool
 from agentrt.tool.signature import underlying
 from agentrt.types import JSONObject, JSONSchema, ToolChunk, ToolResponse
 
-__all__ = ["CodeFunction", "describe_functions"]
-
 _SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _MAX_LITERALS = 20
 _MAX_ARGUMENT_BYTES = 1_000_000  # bytes of JSON, which are saved with the conversation

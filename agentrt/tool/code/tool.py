@@ -26,8 +26,6 @@ from agentrt.tool.to_response import failure
 from agentrt.tool.toolkit import Toolkit, ToolLike
 from agentrt.types import OpenQuestion, ToolResponse
 
-__all__ = ["CodeTool"]
-
 _logger = logging.getLogger("agentrt")
 _PROGRAM_RULES = """\
 Run a Python program that calls the functions below. The result is the text that it prints, and the value of its last \

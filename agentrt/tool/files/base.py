@@ -7,8 +7,6 @@ from agentrt.types import JSONObject
 from agentrt.workspace import FileSystemBase
 from agentrt.workspace.path import parts_of
 
-__all__ = ["PathTool", "workspace_of"]
-
 
 class PathTool(ToolBase):
     """A tool with an argument `path`, which is the subject of permission rules."""

@@ -20,8 +20,6 @@ from agentrt.types import (
     ToolResponse,
 )
 
-__all__ = ["RunCommandTool"]
-
 _LONGEST_COMMAND = 600  # seconds
 
 

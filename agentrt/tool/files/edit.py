@@ -5,8 +5,6 @@ from agentrt.tool.context import ToolContext
 from agentrt.tool.files.base import PathTool, workspace_of
 from agentrt.types import JSONObject, PermissionBehavior, PermissionContext, PermissionDecision, PermissionMode
 
-__all__ = ["EditFileTool", "WriteFileTool"]
-
 
 class _WritingTool(PathTool):
     """A tool that writes: it asks unless a rule, or the mode for edits, allows the path."""

@@ -12,8 +12,6 @@ from agentrt.tool.files.base import PathTool, workspace_of
 from agentrt.tool.files.pattern import PathPattern, compile_expression
 from agentrt.workspace import FileSystemBase
 
-__all__ = ["GlobFilesTool", "SearchFilesTool"]
-
 _FILES_SEARCHED = 10_000  # that are looked at
 _FOLDERS_SEARCHED = 10_000
 _PATHS_LISTED = 1_000

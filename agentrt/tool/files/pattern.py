@@ -8,8 +8,6 @@ from agentrt._runtime.schema.engine import SchemaEngine
 from agentrt._runtime.schema.patterns import PatternError, translate
 from agentrt.errors import ToolError
 
-__all__ = ["PathPattern", "compile_expression"]
-
 _MAX_PATTERN = 1_000
 
 

@@ -9,8 +9,6 @@ from agentrt.errors import ToolError
 from agentrt.tool.context import ToolContext
 from agentrt.tool.files.base import PathTool, workspace_of
 
-__all__ = ["ListFilesTool", "ReadFileTool"]
-
 _LINES_AT_ONCE = 2_000
 _NAMES_LISTED = 1_000
 

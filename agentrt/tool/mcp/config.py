@@ -10,8 +10,6 @@ from typing import Any
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ConfigError
 
-__all__ = ["read_servers"]
-
 # `${env:NAME}` is what editors write; `${input:name}`, which they ask their user for, is refused.
 _ENV_VARIABLE = lazy_pattern(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*(?::[A-Za-z_][^}]*)?)(?::-([^}]*))?\}")
 _REPLACED_IN_NAMES = lazy_pattern(r"[^A-Za-z0-9_-]")

@@ -46,8 +46,6 @@ from agentrt.tool.mcp.text import clean_text, redact_sdk_logs
 from agentrt.tool.mcp.transport.http import LOGIN_NEEDED, NOT_SENT, ServerURL
 from agentrt.tool.mcp.transport.stdio import ServerProcess
 
-__all__ = ["ActiveCall", "Connection", "ConnectionLost"]
-
 ListKind = Literal["tools", "prompts", "resources"]
 
 _logger = logging.getLogger("agentrt")

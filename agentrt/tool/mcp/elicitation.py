@@ -12,16 +12,6 @@ from agentrt.event import ConfirmResult
 from agentrt.tool.mcp.text import clean_schema, clean_text, validator_of
 from agentrt.types import JSONObject, OpenQuestion
 
-__all__ = [
-    "QUESTION",
-    "asks_for_secret",
-    "describe_question",
-    "elicit_result_of",
-    "key_of",
-    "open_questions",
-    "params_of",
-]
-
 QUESTION = "mcp_elicitation"
 """The name of the calls that stand for what servers ask the user."""
 

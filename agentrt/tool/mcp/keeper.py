@@ -7,8 +7,6 @@ import anyio
 
 from agentrt.errors import ToolError
 
-__all__ = ["ConnectionKeeper"]
-
 _FIRST_RESTART_PAUSE = 1.0
 _MAX_RESTART_PAUSE = 60.0
 

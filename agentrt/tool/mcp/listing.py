@@ -12,8 +12,6 @@ from agentrt.tool.base import ToolBase, check_tool
 from agentrt.tool.mcp.text import clean_text, has_hidden_characters
 from agentrt.tool.mcp.tool import MCPTool
 
-__all__ = ["make_tools"]
-
 _logger = logging.getLogger("agentrt")
 
 

@@ -9,8 +9,6 @@ from agentrt.tool.context import ToolContext
 from agentrt.tool.mcp.text import clean_text
 from agentrt.types import JSONObject
 
-__all__ = ["CallNotes"]
-
 _MAX_CALL_NOTES = 1_000
 _SECONDS_BETWEEN_NOTES = 0.1
 _MAX_PROGRESS_TEXT = 500

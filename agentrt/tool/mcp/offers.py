@@ -7,8 +7,6 @@ from typing import Any
 
 from agentrt.tool.mcp.text import clean_text, has_hidden_characters
 
-__all__ = ["MCPPrompt", "MCPResource", "offered_prompts", "offered_resources"]
-
 _logger = logging.getLogger("agentrt")
 _MAX_OFFER_TEXT = 4_000
 _MAX_MEDIA_TYPE = 100

@@ -20,8 +20,6 @@ from agentrt.tool.mcp.text import clean_text
 from agentrt.tool.to_response import failure
 from agentrt.types import ToolResponse
 
-__all__ = ["content_blocks", "tool_response"]
-
 _MAX_BLOCKS = 1_000
 _MAX_STRUCTURED = 500_000
 

@@ -12,15 +12,6 @@ from agentrt._runtime.schema import SchemaError, Validator
 from agentrt._runtime.text import short_repr
 from agentrt.types import JSONSchema
 
-__all__ = [
-    "clean_schema",
-    "clean_text",
-    "fingerprint_of",
-    "has_hidden_characters",
-    "redact_sdk_logs",
-    "validator_of",
-]
-
 _MAX_SCHEMA = 100_000
 _SHOWN_TO_MODELS = ("description", "title", "$comment")
 

@@ -42,8 +42,6 @@ from agentrt.tool.mcp.text import clean_schema, clean_text, fingerprint_of, vali
 from agentrt.tool.to_response import failure
 from agentrt.types import JSONObject, ToolFlow, ToolResponse
 
-__all__ = ["MCPTool"]
-
 _logger = logging.getLogger("agentrt")
 
 _CONTEXT = "_context_of_this_call"

@@ -30,8 +30,6 @@ from agentrt.tool.mcp.offers import MCPPrompt, MCPResource, offered_prompts, off
 from agentrt.tool.toolset import Toolset
 from agentrt.types import SignRequest, ToolFlow
 
-__all__ = ["MCPToolset"]
-
 MCPListKind = Literal["tools", "prompts", "resources"]
 MCPLogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 

@@ -9,8 +9,6 @@ from typing import Any, NoReturn
 from agentrt.errors import ToolConfigError
 from agentrt.types import JSONObject
 
-__all__ = ["bound_arguments", "docstring_of", "function_name", "refuse", "source_location", "underlying"]
-
 
 def underlying(function: Any) -> Callable[..., object]:
     """Return the function or method that does the work: partials and callable objects peeled off."""

@@ -10,8 +10,6 @@ from functools import lru_cache
 
 from agentrt._runtime.text import lazy_pattern
 
-__all__ = ["parse_docstring"]
-
 _GOOGLE_PARAMETERS = ("args:", "arguments:", "parameters:", "params:", "keyword args:", "keyword arguments:")
 _GOOGLE_SECTIONS = (
     *_GOOGLE_PARAMETERS,

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from agentrt.tool.arguments import Parse
 from agentrt.types import JSONObject, JSONSchema
 
-__all__ = ["Signature"]
-
 
 @dataclass(slots=True)
 class Signature:

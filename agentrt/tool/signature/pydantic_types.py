@@ -21,8 +21,6 @@ if sys.version_info >= (3, 12):
 else:  # pydantic takes no other TypedDict there, and brings this one along
     from typing_extensions import TypedDict
 
-__all__ = ["compile_types"]
-
 
 class _SchemaWithoutTitles(GenerateJsonSchema):
     # A title that only repeats the name costs tokens; a default that has no JSON is the function's own business.

@@ -19,8 +19,6 @@ from agentrt.tool.signature.docstring import parse_docstring
 from agentrt.tool.signature.parameters import Signature
 from agentrt.types import JSONObject, JSONSchema
 
-__all__ = ["context_parameter", "defaults_of", "read_signature"]
-
 _Callable = Callable[..., object]
 _ParametersByName = dict[str, inspect.Parameter]
 _Hint = Any  # the annotation of a parameter: a class, a union, a special form, ...

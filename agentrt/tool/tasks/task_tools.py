@@ -7,8 +7,6 @@ from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
 from agentrt.types import ToolFlow
 
-__all__ = ["task_tools"]
-
 
 async def list_calls(context: ToolContext) -> str:
     """List the background calls of this conversation, with their ids and how they stand."""

@@ -13,17 +13,6 @@ from agentrt._runtime.representation import never_raises
 from agentrt.errors import UsageError
 from agentrt.workspace.sandbox.command import Command, Outcome
 
-__all__ = [
-    "SYSTEM_PATH",
-    "WORKSPACE",
-    "Launch",
-    "SandboxBase",
-    "SharedFolder",
-    "environment_of",
-    "find_prlimit",
-    "open_data",
-]
-
 WORKSPACE = "/workspace"
 """Where commands find the files of their namespace."""
 

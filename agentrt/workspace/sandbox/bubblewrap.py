@@ -22,8 +22,6 @@ from agentrt.workspace.sandbox.command import Command
 from agentrt.workspace.sandbox.seccomp import make_filter
 from agentrt.workspace.sandbox.threads import watch_threads
 
-__all__ = ["BubblewrapSandbox"]
-
 # Beside /usr, which is always there. They are links into /usr on most systems.
 _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # Without them many programs do not start; none of them says anything about this machine's users.

@@ -7,8 +7,6 @@ from importlib import import_module
 from agentrt._runtime.text import one_line
 from agentrt.errors import UsageError
 
-__all__ = ["explain_failure", "find_bwrap"]
-
 
 def find_bwrap() -> str:
     """Return the program of the system, or else that of the package; raises `UsageError` where neither is installed."""

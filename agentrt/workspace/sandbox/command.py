@@ -8,8 +8,6 @@ from agentrt._runtime.representation import never_raises
 from agentrt._runtime.text import repr_of, type_with_article
 from agentrt.errors import InvalidInputError
 
-__all__ = ["MAX_SHOWN", "Command", "CommandResult", "Outcome", "Output", "check_command", "shorten"]
-
 MAX_SHOWN = 100_000
 """Characters of a stream that a result has; of a longer one it has the beginning and the end."""
 

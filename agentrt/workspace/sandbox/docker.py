@@ -14,8 +14,6 @@ from agentrt.errors import ConfigError, UsageError
 from agentrt.workspace.sandbox.base import WORKSPACE, Launch, SandboxBase, SharedFolder, environment_of
 from agentrt.workspace.sandbox.command import Command
 
-__all__ = ["DockerSandbox"]
-
 _DAEMON_SECONDS = 10.0
 
 

@@ -15,8 +15,6 @@ from agentrt.errors import UsageError
 from agentrt.workspace.sandbox.base import Launch, open_data
 from agentrt.workspace.sandbox.command import Command, Outcome, Output
 
-__all__ = ["run_process"]
-
 # The shell is the parent of the command, since a thread of this program may end before it does, and Linux tells a child
 # of the death of the thread that has started it. Its own input is the lifeline: that ends when this program dies,
 # however it dies, and then the inner shell kills the group. The command gets its input from the file that $1 names,

@@ -6,8 +6,6 @@ from functools import cache
 
 from agentrt.errors import UsageError
 
-__all__ = ["make_filter"]
-
 # Kernel keys have no namespace, so a command would find those of this program; the others are where the kernel had most
 # of the faults by which programs have left their namespaces. Numbers are those of <asm/unistd.h>.
 _REFUSED_CALLS = {

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import anyio
 
-__all__ = ["count_threads", "watch_threads"]
-
 _COUNT_SECONDS = 0.02
 
 

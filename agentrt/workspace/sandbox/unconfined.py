@@ -9,8 +9,6 @@ from agentrt.workspace.sandbox.base import Launch, SandboxBase, SharedFolder, en
 from agentrt.workspace.sandbox.command import Command
 from agentrt.workspace.sandbox.threads import count_threads
 
-__all__ = ["NoSandbox"]
-
 
 class NoSandbox(SandboxBase):
     """No isolation: a command is a plain child process, which can do all that this program can.

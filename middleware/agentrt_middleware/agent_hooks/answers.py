@@ -17,8 +17,6 @@ from agentrt_middleware.agent_hooks.wire import (
 )
 from agentrt_middleware.attempts import StreamedAnswer
 
-__all__ = ["UNSUPPORTED", "JudgedStream", "answer_context", "answer_from_wire", "projecting"]
-
 UNSUPPORTED = "host_error:adapter_unsupported"
 """The standard's word for a change that has no form in this runtime."""
 

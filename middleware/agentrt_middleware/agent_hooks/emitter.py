@@ -27,8 +27,6 @@ from agent_hooks import (
     Verdict,
 )
 
-__all__ = ["Emitter", "Session", "emitter_from_code", "emitter_from_declaration"]
-
 _logger = logging.getLogger("agentrt")
 _MAX_RECORDS = 10_000  # of one reply
 

@@ -60,8 +60,6 @@ from agentrt_middleware.agent_hooks.wire import (
 from agentrt_middleware.reply_info import messages_of
 from agentrt_middleware.validation import check_function, check_number
 
-__all__ = ["AgentHooksMiddleware"]
-
 _SECONDS = 5.0  # that one interceptor may take, and all of them at the end of a reply
 
 

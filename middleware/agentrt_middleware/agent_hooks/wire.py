@@ -25,23 +25,6 @@ from agentrt.message import (
 from agentrt.tool.arguments import parse_arguments
 from agentrt.types import ChatResponse, ChatUsage, JSONSchema, ToolOutput
 
-__all__ = [
-    "ProjectionError",
-    "arguments_of",
-    "calls_of",
-    "content_from_wire",
-    "content_to_wire",
-    "messages_from_wire",
-    "messages_to_wire",
-    "response_from_wire",
-    "text_of",
-    "thinking_of",
-    "tools_to_wire",
-    "usage_to_wire",
-    "value_from_wire",
-    "value_to_wire",
-]
-
 
 class ProjectionError(ValueError):
     """An interceptor's change has no form in this runtime; the message says which, without quoting it."""

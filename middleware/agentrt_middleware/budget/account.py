@@ -18,8 +18,6 @@ from agentrt_middleware.budget.limits import (
 )
 from agentrt_middleware.stores.lock import HasLock
 
-__all__ = ["Account", "Ledger", "WorkTime"]
-
 
 class Account:
     """The spending and the budget of one reply or conversation; `record` is part of the conversation's saved data.

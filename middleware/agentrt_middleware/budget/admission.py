@@ -10,8 +10,6 @@ from agentrt_middleware.budget.account import Account, Ledger
 from agentrt_middleware.budget.limits import ESTIMATED, Amounts
 from agentrt_middleware.budget.owners import OwnerAccounts
 
-__all__ = ["AdmittedCall", "AdmittedStream", "current_calls", "without_store"]
-
 current_calls: ContextVar[tuple["AdmittedCall", ...]] = ContextVar("agentrt_budget_calls", default=())
 """The model calls of the current task without an answer yet."""
 

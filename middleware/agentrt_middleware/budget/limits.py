@@ -8,23 +8,6 @@ from typing import Any
 from agentrt.errors import MiddlewareConfigError
 from agentrt_middleware.validation import check_choice, check_number
 
-__all__ = [
-    "COUNTERS",
-    "ESTIMATED",
-    "MAX_AMOUNT",
-    "Amounts",
-    "Budget",
-    "Excess",
-    "add_amounts",
-    "find_excess",
-    "find_near",
-    "is_amounts",
-    "limit_of",
-    "limits_for",
-    "raised",
-    "without",
-]
-
 COUNTERS = ("tokens", "cost", "model_calls", "tool_calls", "seconds")
 """The counters of a budget."""
 

@@ -34,8 +34,6 @@ from agentrt_middleware.clock import loop_time
 from agentrt_middleware.reply_info import call_of
 from agentrt_middleware.tool_calls.question import Answer, Question
 
-__all__ = ["BudgetMiddleware"]
-
 _logger = logging.getLogger("agentrt")
 _MAX_OUTPUT = 4_096  # tokens of an answer, if its model's settings do not limit it
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")  # in the settings of models

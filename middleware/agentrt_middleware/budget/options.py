@@ -8,8 +8,6 @@ from agentrt_middleware.budget.limits import Budget
 from agentrt_middleware.budget.stores import BudgetStore
 from agentrt_middleware.validation import check_choice, check_number, check_store_option
 
-__all__ = ["check_behaviour", "check_budgets", "check_owner"]
-
 
 def check_budgets(reply: object, conversation: object, owner: object) -> None:
     """Raise `MiddlewareConfigError` unless there is a budget, and each of them is one."""

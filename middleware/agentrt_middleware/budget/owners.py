@@ -15,8 +15,6 @@ from agentrt_middleware.budget.stores import BudgetStore, MemoryBudgetStore
 from agentrt_middleware.stores.guard import StoreGuard
 from agentrt_middleware.stores.lock import HasLock
 
-__all__ = ["OwnerAccounts", "StoreFailure"]
-
 _logger = logging.getLogger("agentrt")
 _TOLERATED_SETBACK = 60.0  # seconds: adjusted clocks may go back this far
 _KEPT_LONGER = 86_400.0  # seconds: an account outlives its period, since a call may end late

@@ -3,8 +3,6 @@
 from calendar import monthrange
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["period_at"]
-
 
 def period_at(per: str | float, now: float) -> tuple[str, float]:
     """Return the name of the period of a moment, and the seconds until its end.

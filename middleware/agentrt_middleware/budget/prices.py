@@ -9,8 +9,6 @@ from agentrt.model.catalog.rates import CostOfCall, check_price_table, cost_at
 from agentrt_middleware.budget.limits import MAX_AMOUNT
 from agentrt_middleware.usage.genai_prices import genai_prices
 
-__all__ = ["CallPrices", "Prices"]
-
 Prices = str | Mapping[str, Sequence[float]] | CostOfCall
 """Prices: "genai", a table as `UsageMiddleware` takes it, or a function of a model and a `ChatUsage`."""
 

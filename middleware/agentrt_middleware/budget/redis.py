@@ -7,8 +7,6 @@ from agentrt._runtime.hidden import HiddenStr
 from agentrt_middleware.budget.limits import Amounts, raised
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
 
-__all__ = ["RedisBudgetStore"]
-
 # Scripts, so that checking and adding is atomic for all processes. An invalid number was not
 # written here, and is an error. Numbers are written without loss of precision.
 _READ = """

@@ -7,8 +7,6 @@ from agentrt.errors import BudgetExceeded
 from agentrt.event import CustomEvent
 from agentrt_middleware.budget.limits import Excess
 
-__all__ = ["BudgetRefusal", "error_of", "hint_of", "question_of", "warning_of"]
-
 _WORDS = {
     "tokens": "tokens",
     "cost": "of money",

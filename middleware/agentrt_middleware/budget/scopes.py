@@ -12,8 +12,6 @@ from agentrt_middleware.budget.limits import Amounts, Budget, Excess, find_near,
 from agentrt_middleware.budget.owners import OwnerAccounts, StoreFailure
 from agentrt_middleware.budget.report import BudgetRefusal
 
-__all__ = ["OwnerId", "Scopes"]
-
 OwnerId = str | Callable[[Any], str]
 """The owner of the budget: a str, or a function of the agent that returns one."""
 

@@ -9,8 +9,6 @@ from agentrt_middleware.budget.limits import Amounts, add_amounts, find_excess
 from agentrt_middleware.stores.lock import HasLock
 from agentrt_middleware.stores.sqlite import ask_database, check_database_path
 
-__all__ = ["BudgetStore", "MemoryBudgetStore", "SQLiteBudgetStore"]
-
 _FIRST_CLEANING = 1_000  # accounts
 _BUDGET_SCHEMA = """
 CREATE TABLE IF NOT EXISTS spent (

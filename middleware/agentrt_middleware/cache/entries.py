@@ -21,17 +21,6 @@ from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ModelResult, R
 from agentrt.types import ToolResponse
 from agentrt_middleware.attempts import StreamedAnswer
 
-__all__ = [
-    "MAX_ENTRY",
-    "Entry",
-    "read_entry",
-    "replay_answer",
-    "whole_answer",
-    "with_handles",
-    "without_handles",
-    "write_entry",
-]
-
 MAX_ENTRY = 2_000_000
 """The maximum length of an entry, in characters."""
 

@@ -5,8 +5,6 @@ from anyio.lowlevel import RunVar
 
 from agentrt.agent import Run
 
-__all__ = ["Flights", "Lead"]
-
 
 class _Waiter:
     """A waiting call: it gets the answer, becomes the leader, or calls the model itself."""

@@ -34,8 +34,6 @@ from agentrt_middleware.reply_info import call_of
 from agentrt_middleware.stores.guard import StoreGuard
 from agentrt_middleware.validation import check_choice, check_function, check_number, check_store_option
 
-__all__ = ["CacheMiddleware", "CacheScope", "CacheWhen"]
-
 CacheScope = Literal["global", "conversation"] | Callable[[AgentBase], str]
 CacheWhen = Callable[[AgentBase, ModelCallValues], bool]
 _Mode = Literal["bypass", "refresh"]

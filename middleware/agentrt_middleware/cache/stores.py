@@ -13,8 +13,6 @@ from agentrt_middleware.stores.redis import check_redis_url, redis_client
 from agentrt_middleware.stores.sqlite import ask_database, check_database_path
 from agentrt_middleware.validation import check_number
 
-__all__ = ["CacheStore", "MemoryCacheStore", "RedisCacheStore", "SQLiteCacheStore"]
-
 _MAX_REDIS_TTL = 3e9  # seconds, a century; Redis refuses expiry times beyond its last date
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS cache (key TEXT PRIMARY KEY, value TEXT NOT NULL, expires_at REAL NOT NULL);

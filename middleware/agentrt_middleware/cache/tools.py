@@ -18,8 +18,6 @@ from agentrt.message import ToolCallBlock
 from agentrt.tool import FunctionTool, ToolBase
 from agentrt_middleware.validation import check_number
 
-__all__ = ["ToolKeys", "check_tools"]
-
 
 def check_tools(tools: object) -> dict[str, float]:
     """Return the names and seconds as a dict; raises `MiddlewareConfigError` for anything else."""

@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Mapping
 from math import log
 
-__all__ = ["rank"]
-
 _WORD = re.compile(r"[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*|\d+|[^\W\dA-Za-z_]+")  # the parts of snake_case and camelCase
 _SATURATION = 1.2  # how soon further mentions of a word stop counting; the usual value
 _LENGTH_WEIGHT = 0.75  # how much a long text counts against itself; the usual value

@@ -8,8 +8,6 @@ from agentrt.message import ContentBlock, Msg, ToolCallBlock, ToolResultBlock
 from agentrt.model import ChatResponse, ModelResult
 from agentrt_middleware.attempts import close, is_readable
 
-__all__ = ["CALL_TOOL", "call_by_name", "call_by_name_in_stream", "call_through_tool"]
-
 CALL_TOOL = "call_tool"
 
 NameTest = Callable[[str], bool]

@@ -23,8 +23,6 @@ from agentrt.model.estimate import (
 from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT, drop_outputs, exchange_starts
 from agentrt_middleware.validation import check_choice
 
-__all__ = ["CompressionMiddleware"]
-
 _SHORT_RESULT = 200  # characters
 
 

@@ -9,8 +9,6 @@ from agentrt.model import ModelResult
 from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT, conversation_start, exchange_starts
 from agentrt_middleware.validation import check_number
 
-__all__ = ["KeepLastMiddleware"]
-
 
 class KeepLastMiddleware(MiddlewareBase):
     """Sends at most the last `messages` messages, beside the system prompt and a summary; the conversation keeps all.

@@ -8,19 +8,6 @@ from agentrt._runtime.text import lazy_pattern
 from agentrt.message import ContentBlock, HintBlock, Msg, ToolCallBlock, ToolResultBlock
 from agentrt_middleware.attempts import ATTEMPT_LAYERS
 
-__all__ = [
-    "CONTEXT_LAYERS",
-    "INSIDE_OF_ADDITIONS",
-    "INSIDE_OF_CONTEXT",
-    "REMOVED",
-    "conversation_start",
-    "drop_outputs",
-    "escape_markup",
-    "exchange_starts",
-    "hint_message",
-    "question_place",
-]
-
 _SHAPING_LAYERS = (
     "KeepLastMiddleware",
     "TrimToolResultsMiddleware",

@@ -30,8 +30,6 @@ from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT
 from agentrt_middleware.reply_info import is_users_tool
 from agentrt_middleware.validation import check_flag, check_function, check_number, check_patterns
 
-__all__ = ["ChooseTools", "ToolSelectorMiddleware"]
-
 ChooseTools = Callable[[str, list[JSONSchema]], Sequence[str] | Awaitable[Sequence[str]]]
 
 _logger = logging.getLogger("agentrt")

@@ -11,8 +11,6 @@ from agentrt.model.estimate import CHARACTERS_PER_TOKEN, TextLength, characters_
 from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT, REMOVED, drop_outputs
 from agentrt_middleware.validation import check_number
 
-__all__ = ["TrimToolResultsMiddleware"]
-
 
 class TrimToolResultsMiddleware(MiddlewareBase):
     """Replaces the oldest results of tools by a note when a request has more than about `above` tokens.

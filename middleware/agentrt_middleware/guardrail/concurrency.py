@@ -10,8 +10,6 @@ from agentrt.agent import AgentBase
 from agentrt.model import ChatResponse
 from agentrt_middleware.attempts import close
 
-__all__ = ["MAX_READ_AHEAD", "GuardTime", "ReadAhead", "may_withdraw", "run_beside"]
-
 MAX_READ_AHEAD = 10_000
 """Items of an answer that are kept in memory while guards judge; more than most answers have."""
 

@@ -14,8 +14,6 @@ from agentrt.model import ChatModelBase, chat_model
 from agentrt_middleware.guardrail.concurrency import GuardTime
 from agentrt_middleware.validation import check_function, name_of_function
 
-__all__ = ["Guard", "GuardedCall", "Guards", "Judge", "Replace", "Trip", "check_guards"]
-
 _logger = logging.getLogger("agentrt")
 
 # The text is quoted as JSON, and named as data, since a stranger may have written it.

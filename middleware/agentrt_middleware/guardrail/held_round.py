@@ -20,8 +20,6 @@ from agentrt.event import (
 from agentrt.message import ContentBlock, Msg, TextBlock
 from agentrt.types import STRUCTURED_OUTPUT
 
-__all__ = ["HeldRound"]
-
 _TEXT_EVENTS = (TextBlockStartEvent, TextBlockDeltaEvent, TextBlockEndEvent)
 _SAYS_NOTHING = (ModelCallStartEvent, CustomEvent)
 

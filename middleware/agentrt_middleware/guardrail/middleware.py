@@ -38,8 +38,6 @@ from agentrt_middleware.guardrail.user_inputs import UserInputs
 from agentrt_middleware.reply_info import call_of
 from agentrt_middleware.validation import check_choice, check_flag, check_number
 
-__all__ = ["GuardrailMiddleware"]
-
 _MIN_WINDOW = 20  # characters; guards that see less could judge nothing
 
 _STAGES: dict[str, str] = {

@@ -7,8 +7,6 @@ from typing import Any
 
 from agentrt.message import ContentBlock, DataBlock, Msg, TextBlock, URLSource
 
-__all__ = ["UserInputs"]
-
 _WITHHELD = "[withheld by a guardrail]"
 _MAX_OUTSIDE = 1_000  # verdicts kept for messages that have left the requests
 

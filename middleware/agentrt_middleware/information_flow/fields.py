@@ -10,8 +10,6 @@ from pydantic_core import to_json
 from agentrt.permission.glob import matches
 from agentrt.types import FlowLabel
 
-__all__ = ["Echoes", "Hold", "hold_fields", "leaf_texts", "words_of"]
-
 Hold = Callable[[Any, FlowLabel], str]
 """Holds a value back; returns its handle."""
 

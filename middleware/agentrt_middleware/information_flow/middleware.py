@@ -28,8 +28,6 @@ from agentrt_middleware.information_flow.policy import Policy, tools_of, written
 from agentrt_middleware.information_flow.reading import ReadUntrusted, ShowUntrusted
 from agentrt_middleware.validation import check_choice
 
-__all__ = ["InformationFlowMiddleware"]
-
 _WRITTEN_HANDLE = re.compile(r"<[A-Za-z]\w*_[0-9]+_[0-9a-f]{8}>")
 _NOT_PERMITTED = "This call is not permitted: "  # as the runtime begins a denial
 _RESULTS = ("tool_result", "external")

@@ -15,8 +15,6 @@ from agentrt.tool import ToolBase
 from agentrt.types import FlowLabel, IncomingContent, ToolFlow
 from agentrt_middleware.information_flow.fields import words_of
 
-__all__ = ["Policy", "Violation", "tools_of", "written_arguments"]
-
 _SOURCES = ("observed", "hint", "passage", "memory", "input", "feedback")
 _OF_LAYERS = "continue_with"  # the name of a hint that a layer gives
 _NOTHING_DECLARED = ToolFlow()

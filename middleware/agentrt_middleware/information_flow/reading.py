@@ -17,8 +17,6 @@ from agentrt.types import FlowLabel, ToolResponse
 from agentrt_middleware.information_flow.fields import words_of
 from agentrt_middleware.information_flow.policy import written_arguments
 
-__all__ = ["ReadUntrusted", "ShowUntrusted"]
-
 _NONE_OF_THESE = "none of these"
 _PLAIN_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 _READER = (

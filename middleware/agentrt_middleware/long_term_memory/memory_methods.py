@@ -7,8 +7,6 @@ from agentrt.errors import MiddlewareConfigError
 from agentrt.memory import LongTermMemoryBase
 from agentrt.types import LongTermMemoryMode
 
-__all__ = ["check_memory_methods"]
-
 # How each method is called: the number of positional arguments, and the keywords.
 _Methods = dict[str, tuple[int, tuple[str, ...]]]
 _STATIC: _Methods = {"record": (1, ("owner", "key", "run")), "retrieve": (2, ("owner",))}

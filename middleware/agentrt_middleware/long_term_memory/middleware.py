@@ -35,8 +35,6 @@ from agentrt_middleware.context.requests import INSIDE_OF_ADDITIONS, escape_mark
 from agentrt_middleware.long_term_memory.memory_methods import check_memory_methods
 from agentrt_middleware.validation import check_choice, check_function, check_number, is_owner
 
-__all__ = ["LongTermMemoryMiddleware", "MemoryOwner"]
-
 _logger = logging.getLogger("agentrt")
 
 MemoryOwner = str | Callable[[Agent], str]

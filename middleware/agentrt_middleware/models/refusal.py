@@ -10,8 +10,6 @@ from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model
 from agentrt_middleware.attempts import close, is_readable, make_attempts, name_model
 
-__all__ = ["RefusalMiddleware"]
-
 # Our own adapters raise `Refused`; others may pass on the provider's reason.
 _REFUSALS = ("content_filter", "refusal")
 

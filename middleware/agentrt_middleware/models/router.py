@@ -17,8 +17,6 @@ from agentrt_middleware.attempts import make_attempts, name_model
 from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT
 from agentrt_middleware.validation import check_choice, check_function, check_number
 
-__all__ = ["ChooseModel", "ModelRouterMiddleware"]
-
 ChooseModel = Callable[[Agent, list[Msg]], str | Awaitable[str | None] | None]
 
 _logger = logging.getLogger("agentrt")

@@ -11,8 +11,6 @@ from agentrt.tool import ToolContext, ToolResponse
 from agentrt_middleware.plan.layer import PlanLayer
 from agentrt_middleware.plan.notebook_tools import NotebookTools, SubTaskDraft, refusal
 
-__all__ = ["PlanOfConversation"]
-
 
 class PlanOfConversation:
     """The tools of a `PlanNotebook` as methods for a program, over the plan of one conversation.

@@ -6,8 +6,6 @@ from agentrt.plan import Plan, PlanStorageBase
 from agentrt.plan.plan import plan_from_json, plan_to_json
 from agentrt.plan.storage import readable_plans
 
-__all__ = ["ConversationHistory"]
-
 # They are part of each save of the conversation, so there are not many of them.
 _MAX_PLANS = 20
 

@@ -24,8 +24,6 @@ from agentrt_middleware.context.requests import INSIDE_OF_ADDITIONS, hint_messag
 from agentrt_middleware.plan.history import ConversationHistory
 from agentrt_middleware.validation import check_function, check_number, is_owner
 
-__all__ = ["MAX_SUBTASKS", "PlanLayer", "PlanOwner", "PlanToHint"]
-
 _logger = logging.getLogger("agentrt")
 
 PlanToHint = Callable[[Plan | None], str | None]

@@ -12,9 +12,6 @@ from agentrt_middleware.plan.conversation_plan import PlanOfConversation
 from agentrt_middleware.plan.layer import PlanLayer, PlanOwner, PlanToHint
 from agentrt_middleware.plan.notebook_tools import NotebookTools
 
-__all__ = ["PlanNotebook"]
-
-
 _PLAN_METHODS = (
     "create_plan",
     "finish_plan",

@@ -13,8 +13,6 @@ from agentrt.plan import Plan, PlanStorageBase, SubTask
 from agentrt.plan.plan import time_text
 from agentrt.tool import FunctionTool, ToolContext, ToolFlow, ToolResponse
 
-__all__ = ["NotebookTools", "PlanKeeper", "refusal"]
-
 _MAX_LISTED = 50  # former plans
 
 

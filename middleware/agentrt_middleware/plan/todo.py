@@ -16,8 +16,6 @@ from agentrt.tool import FunctionTool, ToolContext, ToolFlow, ToolResponse
 from agentrt_middleware.plan.layer import PlanLayer, PlanToHint
 from agentrt_middleware.plan.notebook_tools import refusal
 
-__all__ = ["TodoMiddleware"]
-
 _TITLE = "Todos"  # of the plan that the list is
 _MAX_TODO_ID = 100
 

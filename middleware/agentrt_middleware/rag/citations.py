@@ -7,8 +7,6 @@ from typing import Any
 from agentrt.rag import KnowledgeHit
 from agentrt.types import JSONObject
 
-__all__ = ["CitationNumbers"]
-
 _logger = logging.getLogger("agentrt")
 
 _MAX_CITATIONS = 10_000  # of one conversation; the oldest are dropped, and no number is given twice

@@ -31,8 +31,6 @@ from agentrt_middleware.rag.citations import CitationNumbers
 from agentrt_middleware.rag.passages import format_passages
 from agentrt_middleware.validation import check_choice, check_flag, check_function, check_number
 
-__all__ = ["RAGMiddleware", "RerankHits"]
-
 RerankHits = Callable[[str, list[KnowledgeHit]], Sequence[KnowledgeHit] | Awaitable[Sequence[KnowledgeHit]]]
 """Returns hits for a query in a better order, and may leave some out."""
 

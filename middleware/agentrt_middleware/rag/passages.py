@@ -6,8 +6,6 @@ from agentrt.rag import KnowledgeHit
 from agentrt_middleware.context.requests import escape_markup
 from agentrt_middleware.rag.citations import CitationNumbers
 
-__all__ = ["format_passages"]
-
 _LEAST_TEXT = 40  # characters; less of a passage is not worth its tags
 
 

@@ -8,8 +8,6 @@ from agentrt.errors import MiddlewareConfigError
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.model.estimate import CHARACTERS_PER_TOKEN, characters_of
 
-__all__ = ["AnswerLengths", "CallTokens"]
-
 _FIRST_ESTIMATE = 256  # tokens of an answer, until one has been seen
 _REMEMBERED_ANSWERS = 32  # enough for a quantile, few enough to follow a change of subject
 

@@ -14,8 +14,6 @@ from agentrt_middleware.rate_limit.queue import NOT_YOUR_TURN, Lease, Limiter, L
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
 from agentrt_middleware.stores.guard import StoreGuard
 
-__all__ = ["LimitStore", "SharedLimiter", "StorePolicy"]
-
 StorePolicy = Literal["local", "open", "closed"]
 
 _Answer = TypeVar("_Answer")

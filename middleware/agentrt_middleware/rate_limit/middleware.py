@@ -18,8 +18,6 @@ from agentrt_middleware.rate_limit.queue import Lease, Limiter, Listener
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
 from agentrt_middleware.validation import check_choice, check_flag, check_number, check_store_option, retry_after_of
 
-__all__ = ["RateLimitMiddleware"]
-
 _MINUTES_PER_DAY = 1_440
 _MAX_LIMIT = 1e12  # of anything; far from where floats become infinite
 _MAX_KEPT = 1_000  # limiters of keys, before idle ones are dropped; models with known answers

@@ -25,8 +25,6 @@ from agentrt.errors import RateLimitTimeout
 from agentrt_middleware.clock import loop_time
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal, Usage
 
-__all__ = ["NOT_YOUR_TURN", "Lease", "Limiter", "Listener", "Waiter"]
-
 _HEAD_GRACE = 0.25  # seconds that the head may delay the others after it should have tried
 _CLOCK_POLL = 0.1  # seconds between two readings of a clock that may differ from the event loop's
 _NOTABLE = 1.0  # seconds by which a wait must exceed the announced one to be announced again

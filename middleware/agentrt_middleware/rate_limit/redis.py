@@ -8,8 +8,6 @@ from agentrt.errors import ConfigError
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
 from agentrt_middleware.stores.redis import check_redis_url, redis_client
 
-__all__ = ["RedisLimitStore"]
-
 _MAX_LEASE = 86_400  # seconds
 _KEPT = "600"  # seconds in which a call that has lost its place may still report its tokens
 _POLL = "0.1"  # seconds until the next try if only another process's call can free a place

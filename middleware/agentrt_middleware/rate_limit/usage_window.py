@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-__all__ = ["RateLimits", "Refusal", "Usage"]
-
 _MINUTE = 60.0
 _NEGLIGIBLE = 1e-6  # seconds not worth a wait: the precision of clocks and floats
 

@@ -8,8 +8,6 @@ from difflib import get_close_matches
 from agentrt.errors import MiddlewareConfigError, RedactionBlocked
 from agentrt_middleware.redaction.detectors import Detector
 
-__all__ = ["ACTIONS", "Actions", "check_action"]
-
 ACTIONS = ("block", "redact", "hash", "token", "mask")
 """The actions; where several detectors have found a place, the one that comes first here is taken."""
 

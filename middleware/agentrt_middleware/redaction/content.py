@@ -25,20 +25,6 @@ from agentrt.message import (
 )
 from agentrt.types import JSONSchema, OpenQuestion, ToolResponse
 
-__all__ = [
-    "ChangeText",
-    "change_block",
-    "change_content",
-    "change_data",
-    "change_json",
-    "change_message",
-    "change_schema",
-    "change_url",
-    "change_value",
-    "may_hold_text",
-    "redact_response",
-]
-
 ChangeText = Callable[[str], str]
 """Returns text as it is to be."""
 

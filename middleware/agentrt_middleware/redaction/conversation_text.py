@@ -12,8 +12,6 @@ from agentrt_middleware.redaction.events import GrowingText
 from agentrt_middleware.redaction.text_redactor import Engine, ReplaceMatch, TextRedactor
 from agentrt_middleware.redaction.tokens import Tokens
 
-__all__ = ["ConversationText", "SharedRedactor"]
-
 _MAX_REMEMBERED = 20_000  # characters of one
 _REMEMBERED_TEXTS = 2_048
 

@@ -10,8 +10,6 @@ from agentrt_middleware.redaction.pattern_syntax import ParsedPattern, Unreadabl
 from agentrt_middleware.redaction.re2_patterns import re2_problem
 from agentrt_middleware.validation import check_function
 
-__all__ = ["MAX_WIDTH", "Between", "Detector", "Literals", "MatchValidator", "Part", "Pattern"]
-
 MAX_WIDTH = 512
 """The most characters that a match may have: as many may have to be held back of what is streamed."""
 

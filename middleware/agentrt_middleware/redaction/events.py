@@ -42,8 +42,6 @@ from agentrt_middleware.redaction.content import (
     may_hold_text,
 )
 
-__all__ = ["EventRedactor", "GrowingText"]
-
 _Handlers = Mapping[type, Callable[["EventRedactor", Any], Iterable[AgentEvent]]]
 _Delta = TextBlockDeltaEvent | ThinkingBlockDeltaEvent
 

@@ -47,8 +47,6 @@ from agentrt_middleware.redaction.shipped import API_KEY, CARD, EMAIL, IBAN, PRI
 from agentrt_middleware.redaction.tokens import Tokens
 from agentrt_middleware.validation import check_flag
 
-__all__ = ["RedactionMiddleware"]
-
 _OF_TOOLS = ("tool_result", "not_run", "external")
 
 

@@ -19,8 +19,6 @@ from typing import Any
 
 from agentrt_middleware.redaction.re2_patterns import compile_for_re2
 
-__all__ = ["ParsedPattern", "UnreadablePattern", "parse_pattern"]
-
 _Node = tuple[Any, Any]
 _Nodes = Sequence[_Node]
 _CharacterKind = str

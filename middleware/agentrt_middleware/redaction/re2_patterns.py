@@ -5,8 +5,6 @@ from typing import Any
 
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = ["compile_for_re2", "re2_problem"]
-
 _MAX_MEMORY = 64 << 20  # bytes, of one pattern; it takes what it needs
 
 

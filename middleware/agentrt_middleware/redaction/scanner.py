@@ -9,8 +9,6 @@ from agentrt.errors import RedactionBlocked
 from agentrt_middleware.redaction.detectors import Detector, MatchValidator, Part
 from agentrt_middleware.redaction.re2_patterns import compile_for_re2
 
-__all__ = ["CompiledPart", "Scanner", "Span"]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from agentrt_middleware.redaction.detectors import Detector, MatchValidator, Part
 from agentrt_middleware.redaction.pattern_syntax import parse_pattern
 
-__all__ = ["API_KEY", "CARD", "EMAIL", "IBAN", "IP", "PHONE", "PRIVATE_KEY"]
-
 
 class _Shipped(Detector):
     """A detector whose patterns are parsed when it is first used."""

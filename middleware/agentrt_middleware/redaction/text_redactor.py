@@ -6,8 +6,6 @@ from agentrt_middleware.redaction.detectors import Detector
 from agentrt_middleware.redaction.re2_patterns import compile_for_re2
 from agentrt_middleware.redaction.scanner import CompiledPart, Scanner, Span
 
-__all__ = ["Engine", "ReplaceMatch", "TextRedactor"]
-
 _Find = tuple[int, int, set[int]]  # where it begins and ends, and the detectors that have found it
 ReplaceMatch = Callable[[str, Collection[int]], str]
 """Returns what is to stand in the place of what was found, by the numbers of the detectors that found it."""

@@ -9,8 +9,6 @@ from agentrt.types import FlowLabel
 from agentrt_middleware.redaction.detectors import Pattern
 from agentrt_middleware.redaction.text_redactor import Engine, TextRedactor
 
-__all__ = ["Tokens"]
-
 _TOKEN = re.compile(r"<[A-Z][A-Z0-9_]{0,63}_[0-9]{1,9}_[0-9a-f]{8}>")
 
 

@@ -7,8 +7,6 @@ from agentrt.permission import PermissionRule
 from agentrt.permission.glob import escape
 from agentrt.types import PermissionBehavior
 
-__all__ = ["TOOL_NAMES", "rules_for_entries"]
-
 TOOL_NAMES = {
     "Bash": "run_command",
     "Edit": "edit_file",

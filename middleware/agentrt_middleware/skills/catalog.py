@@ -10,8 +10,6 @@ from agentrt._runtime.text import escape_controls, one_line
 from agentrt.errors import SkillError, WorkspaceError
 from agentrt.skills import Skill, SkillFolder
 
-__all__ = ["SkillCatalog"]
-
 _logger = logging.getLogger("agentrt")
 
 

@@ -11,8 +11,6 @@ from anyio import to_thread
 from agentrt.errors import SkillError
 from agentrt_middleware.skills.catalog import SkillCatalog
 
-__all__ = ["SkillCopies"]
-
 
 class SkillCopies:
     """Folders with the files of skills, one for each digest.

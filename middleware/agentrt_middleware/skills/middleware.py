@@ -22,8 +22,6 @@ from agentrt_middleware.skills.catalog import SkillCatalog
 from agentrt_middleware.skills.copies import SkillCopies
 from agentrt_middleware.validation import check_flag, check_number
 
-__all__ = ["SkillsMiddleware"]
-
 _ALLOW, _ASK, _DENY = PermissionBehavior.ALLOW, PermissionBehavior.ASK, PermissionBehavior.DENY
 
 # Of the conversation: the list in its prompt, the skills that came later, and the digests that the user agreed to.

@@ -10,8 +10,6 @@ import anyio
 
 from agentrt._runtime.text import first_error
 
-__all__ = ["StoreGuard"]
-
 _Reply = TypeVar("_Reply")
 _logger = logging.getLogger("agentrt")
 _TIMEOUT = 0.2  # seconds; a call must not wait long for a store that is down

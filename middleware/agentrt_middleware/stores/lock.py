@@ -3,8 +3,6 @@
 from threading import RLock
 from typing import Any
 
-__all__ = ["HasLock"]
-
 
 class HasLock:
     """Base of objects with a lock; each copy has its own, since a lock can be neither copied nor pickled."""

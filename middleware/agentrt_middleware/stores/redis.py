@@ -6,8 +6,6 @@ from typing import Any
 from agentrt._runtime.options import import_extra
 from agentrt.errors import ConfigError, MiddlewareConfigError
 
-__all__ = ["check_redis_url", "redis_client"]
-
 _SCHEMES = ("redis://", "rediss://", "unix://")
 
 

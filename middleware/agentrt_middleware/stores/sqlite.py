@@ -12,8 +12,6 @@ import anyio.to_thread
 
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = ["ask_database", "check_database_path"]
-
 _Answered = TypeVar("_Answered")
 _OWNER_ONLY = 0o600
 _LOCK_TIMEOUT = 0.15  # seconds; less than a call may wait for the store

@@ -17,8 +17,6 @@ from agentrt.permission.glob import matches
 from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, PermissionDecision
 from agentrt_middleware.validation import check_function, check_number, check_patterns
 
-__all__ = ["ApprovalRule", "HumanApprovalMiddleware", "RiskJudge"]
-
 _Verdict = bool | str | None
 ApprovalRule = bool | Callable[[dict[str, Any]], _Verdict | Awaitable[_Verdict]]
 RiskJudge = Callable[[str, dict[str, Any]], _Verdict | Awaitable[_Verdict]] | ChatModelBase

@@ -23,8 +23,6 @@ from agentrt.types import (
     ToolResponse,
 )
 
-__all__ = ["Answer", "Question"]
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:

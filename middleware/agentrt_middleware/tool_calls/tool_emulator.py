@@ -12,8 +12,6 @@ from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.reply_info import call_of, is_users_tool
 from agentrt_middleware.validation import check_patterns
 
-__all__ = ["ToolEmulatorMiddleware"]
-
 _EMULATION = (
     "You stand in for a tool of an assistant. Answer with what the tool would return for these arguments: plausible "
     "data in the form that the tool would use, and nothing else."

@@ -14,8 +14,6 @@ from agentrt.types import ToolChunk, ToolResponse
 from agentrt_middleware.reply_info import call_of
 from agentrt_middleware.validation import check_function, check_patterns
 
-__all__ = ["ErrorText", "ToolErrorMiddleware"]
-
 ErrorText = str | Callable[[ToolCallBlock, str], str]
 
 _logger = logging.getLogger("agentrt")

@@ -17,8 +17,6 @@ from agentrt.workspace import FileSystemBase
 from agentrt_middleware.reply_info import call_of
 from agentrt_middleware.validation import check_number
 
-__all__ = ["ToolResultLimitMiddleware"]
-
 _logger = logging.getLogger("agentrt")
 _TOOL = "read_result"
 _REF = re.compile(r"result-([1-9][0-9]{0,15})", re.ASCII)

@@ -11,8 +11,6 @@ from agentrt_middleware.reply_info import model_name_of
 from agentrt_middleware.tracing import conventions
 from agentrt_middleware.tracing.conventions import Attributes
 
-__all__ = ["labels_of", "of_agent", "of_chat", "of_tool", "of_usage", "responding_model"]
-
 
 def of_agent(agent: AgentBase, inputs: object) -> tuple[str, Attributes]:
     """Return the name of an agent, and the attributes of the span of its reply."""

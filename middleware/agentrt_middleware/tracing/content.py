@@ -18,17 +18,6 @@ from agentrt.message import (
 )
 from agentrt.types import JSONSchema, ToolOutput
 
-__all__ = [
-    "arguments_json",
-    "call_names",
-    "input_messages",
-    "output_messages",
-    "plain_text",
-    "result_text",
-    "system_parts",
-    "tool_definitions",
-]
-
 _MAX_INPUT_CHARACTERS = 100_000  # of a request, which is the whole conversation each time
 
 _Clean = Callable[[str], str]  # returns text that may leave the process: redacted, and not too long

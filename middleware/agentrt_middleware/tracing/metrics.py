@@ -8,8 +8,6 @@ from opentelemetry.util.types import AttributeValue
 from agentrt.types import ChatUsage
 from agentrt_middleware.tracing import conventions
 
-__all__ = ["GenAIMetrics"]
-
 _Labels = Mapping[str, AttributeValue]
 
 

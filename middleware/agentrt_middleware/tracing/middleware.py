@@ -47,8 +47,6 @@ from agentrt_middleware.tracing.conventions import Attributes
 from agentrt_middleware.tracing.metrics import GenAIMetrics
 from agentrt_middleware.tracing.span import Current, GenAISpan, Isolated
 
-__all__ = ["TracingMiddleware"]
-
 _logger = logging.getLogger("agentrt")
 _Hook = TypeVar("_Hook", bound=Callable[..., object])
 _Streamed = TypeVar("_Streamed")

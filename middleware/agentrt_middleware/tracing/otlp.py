@@ -13,8 +13,6 @@ from agentrt.errors import ConfigError, UsageError
 from agentrt_middleware.tracing.otlp_settings import USUAL_PORTS, OtlpProtocol, read_settings
 from agentrt_middleware.validation import check_number
 
-__all__ = ["SpanDelivery", "setup_tracing"]
-
 _logger = logging.getLogger("agentrt")
 
 

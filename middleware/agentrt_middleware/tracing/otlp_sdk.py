@@ -9,8 +9,6 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from agentrt_middleware.tracing.otlp_settings import OtlpSettings
 
-__all__ = ["CountingExporter", "make_exporter", "make_provider"]
-
 
 class CountingExporter(SpanExporter):  # type: ignore[misc, unused-ignore]  # `Any` where the extra is missing
     """Counts the spans that have ended, and those that the collector accepted."""

@@ -15,8 +15,6 @@ from opentelemetry.util.re import parse_env_headers
 
 from agentrt.errors import ConfigError
 
-__all__ = ["USUAL_PORTS", "OtlpProtocol", "OtlpSettings", "read_settings"]
-
 _OtlpChoice = TypeVar("_OtlpChoice", bound=str)
 
 OtlpProtocol = Literal["http/protobuf", "grpc"]

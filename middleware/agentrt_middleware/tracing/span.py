@@ -13,8 +13,6 @@ from opentelemetry.util.types import AttributeValue
 
 from agentrt_middleware.tracing.conventions import ERROR_TYPE, Attributes
 
-__all__ = ["Current", "GenAISpan", "Isolated"]
-
 _logger = logging.getLogger("agentrt")
 _NOT_TRACED = "[not shown: redact failed]"
 _MAX_TEXT_CHARACTERS = 20_000  # of one text; collectors drop a batch of megabytes

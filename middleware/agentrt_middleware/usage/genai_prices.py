@@ -8,8 +8,6 @@ from agentrt.model import ChatModelBase, ChatUsage, PublishedPrices
 from agentrt.model.catalog.prices import load_prices
 from agentrt.model.catalog.rates import CostOfCall
 
-__all__ = ["genai_prices"]
-
 _logger = logging.getLogger("agentrt")
 
 

@@ -13,8 +13,6 @@ from agentrt.model import ChatModelBase, ChatUsage, WireRecord
 from agentrt.model.catalog.rates import CostOfCall, check_price_table, cost_at
 from agentrt_middleware.attempts import usage_on_wire
 
-__all__ = ["UsageMiddleware", "UsageReport"]
-
 _logger = logging.getLogger("agentrt")
 
 

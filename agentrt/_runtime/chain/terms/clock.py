@@ -7,8 +7,6 @@ from typing import Any, TypeVar
 
 from anyio import CancelScope, current_time
 
-__all__ = ["OwnTime", "count_own_time"]
-
 _StepResult = TypeVar("_StepResult")
 
 

@@ -12,22 +12,6 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, overload
 from agentrt._runtime.chain.spec import Middleware
 from agentrt.errors import MiddlewareConfigError
 
-__all__ = [
-    "Bundle",
-    "Condition",
-    "Limit",
-    "Limited",
-    "ListEntry",
-    "OnFailure",
-    "Terms",
-    "When",
-    "layer_of",
-    "layers_in",
-    "read_limit",
-    "split_entries",
-    "terms_of",
-]
-
 OnFailure = Literal["raise", "skip", "deny"]
 """The meaning of a layer's timeout or error: an error, no layer, or no."""
 

@@ -14,8 +14,6 @@ from agentrt._runtime.chain.terms.entries import Condition, Limit, Terms, read_l
 from agentrt._runtime.chain.terms.limited import limit_hook
 from agentrt.errors import ChainContractError, MiddlewareConfigError
 
-__all__ = ["AskCondition", "LayerTerms", "ask_condition"]
-
 _ConditionQuestion = Callable[[Any], bool]
 
 

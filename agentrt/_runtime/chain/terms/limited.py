@@ -20,8 +20,6 @@ from agentrt._runtime.chain.terms.clock import OwnTime, count_own_time
 from agentrt._runtime.chain.terms.entries import Limit
 from agentrt.errors import LayerTimeout
 
-__all__ = ["limit_hook"]
-
 
 def limit_hook(spec: HookSpec, layer: Layer, limit: Limit) -> Function:
     """Return the layer's hook under a limit."""

@@ -6,8 +6,6 @@ from graphlib import CycleError, TopologicalSorter
 
 from agentrt.types import JSONSchema
 
-__all__ = ["TEXT_FORMATS", "SchemaDialect"]
-
 TEXT_FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uuid"})
 """The formats of text that every dialect knows."""
 _JSON_TYPES = {"array", "boolean", "integer", "null", "number", "object", "string"}

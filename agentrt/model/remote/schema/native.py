@@ -13,13 +13,6 @@ from agentrt.message import Msg
 from agentrt.model.remote.reader import AnswerReader
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, JSONSchema, ToolChoice
 
-__all__ = [
-    "NativeReader",
-    "NativeRequest",
-    "StructuredMode",
-    "native_request",
-]
-
 StructuredMode = Literal["auto", "native", "tool"]
 """How a model produces structured output: in its provider's JSON-schema mode, or through a tool.
 

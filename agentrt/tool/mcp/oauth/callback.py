@@ -15,8 +15,6 @@ from agentrt.tool.mcp.oauth.provider import CodeProvider, describe_failure, meta
 from agentrt.tool.mcp.oauth.settings import DEFAULT_REDIRECT, FinishedLogin, OAuth, is_this_machine
 from agentrt.tool.mcp.oauth.transport import send_for_login
 
-__all__ = ["LOGGED_IN", "UNKNOWN_LOGIN", "LoginListener", "finish_login"]
-
 _MAX_PARAMETER = 4_000
 _MAX_CALLBACK_HEAD = 16_384
 _CALLBACK_SECONDS = 10.0

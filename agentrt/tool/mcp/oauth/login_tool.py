@@ -10,8 +10,6 @@ from agentrt.tool.mcp.oauth.question import ask_to_log_in, owner_of_call, read_l
 from agentrt.tool.to_response import failure
 from agentrt.types import ToolResponse
 
-__all__ = ["LoginTool"]
-
 
 class _LoginServer(Protocol):
     """The part of its toolset that the tool uses."""

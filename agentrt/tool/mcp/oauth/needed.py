@@ -4,8 +4,6 @@ from collections.abc import Awaitable, Callable
 
 from agentrt.types import JSONObject
 
-__all__ = ["LoginNeeded"]
-
 
 class LoginNeeded(BaseException):
     """The user must agree in a browser; control flow, so not an `Exception`, which the SDK would log as a failure.

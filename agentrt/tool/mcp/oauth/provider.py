@@ -26,8 +26,6 @@ from agentrt.tool.mcp.oauth.needed import LoginNeeded
 from agentrt.tool.mcp.oauth.settings import OAuth, OAuthClient, is_this_machine
 from agentrt.types import JSONObject
 
-__all__ = ["CodeProvider", "MachineProvider", "RefusedLogin", "describe_failure", "metadata_of", "pending_key"]
-
 SendLoginRequest = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 
 _PENDING_SECONDS = 30 * 24 * 3600.0

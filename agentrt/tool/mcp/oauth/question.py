@@ -10,8 +10,6 @@ from agentrt.tool.mcp.text import clean_text
 from agentrt.tool.to_response import failure
 from agentrt.types import OpenQuestion, ToolResponse
 
-__all__ = ["LOGIN", "ask_to_log_in", "owner_of_call", "read_login_answer"]
-
 LOGIN = "mcp_login"
 """The name of the calls that stand for logins."""
 

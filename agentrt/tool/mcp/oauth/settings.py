@@ -13,8 +13,6 @@ from agentrt._runtime.text import mask, repr_of
 from agentrt.errors import ConfigError
 from agentrt.tool.mcp.oauth.token_store import TokenStore
 
-__all__ = ["DEFAULT_REDIRECT", "FinishedLogin", "OAuth", "OAuthClient", "is_this_machine"]
-
 Grant = Literal["authorization_code", "client_credentials"]
 
 DEFAULT_REDIRECT = "http://127.0.0.1:8765/oauth/callback"

@@ -19,8 +19,6 @@ from agentrt._runtime.database.redis import RedisClient
 from agentrt._runtime.database.sqlite import SQLiteConnection, SQLiteDatabase
 from agentrt.errors import ConfigError, StoreError
 
-__all__ = ["TokenRows", "open_rows"]
-
 _MAX_ROW_THREADS = 4
 _URL_FORMS = "memory:, file:tokens.json, sqlite:tokens.db, postgresql://host/database or redis://host"
 _TOKEN_COLUMNS = "(key TEXT PRIMARY KEY, value {bytes} NOT NULL, expires_at {number} NOT NULL)"

@@ -12,8 +12,6 @@ from agentrt._runtime.representation import never_raises
 from agentrt.errors import ConfigError, StoreError
 from agentrt.types import JSONObject
 
-__all__ = ["TokenStore", "row_key"]
-
 
 class TokenStore(NotPickled):
     """Keeps the tokens of MCP servers, encrypted with `key` at any place but memory.

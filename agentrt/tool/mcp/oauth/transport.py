@@ -15,8 +15,6 @@ from agentrt.tool.mcp.oauth.needed import LoginNeeded
 from agentrt.tool.mcp.oauth.provider import CodeProvider, MachineProvider, RefusedLogin
 from agentrt.tool.mcp.oauth.settings import OAuth
 
-__all__ = ["Authorization", "send_for_login"]
-
 _LEGACY_METADATA = "/.well-known/oauth-authorization-server"
 _MAX_LOGIN_ANSWER = 1_000_000
 _MAX_LOGIN_SECONDS = 30.0

@@ -7,8 +7,6 @@ from subprocess import DEVNULL
 import anyio
 from anyio.abc import Process
 
-__all__ = ["GroupGuard"]
-
 # It reads the id of the group, and then blocks until this program reports that the group has ended, or dies. After a
 # death it ends the group as a connection does: first the server has time to end by itself, as its input has ended.
 # PR_SET_PDEATHSIG of Linux does not help: it fires when the thread that started the child ends, such as one of a pool,

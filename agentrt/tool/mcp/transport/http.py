@@ -23,8 +23,6 @@ from agentrt.tool.mcp.transport.messages import MessageStream
 from agentrt.tool.mcp.transport.stdio import MAX_MESSAGE
 from agentrt.types import SignRequest
 
-__all__ = ["LOGIN_NEEDED", "NOT_SENT", "ServerURL"]
-
 NOT_SENT = -32_099
 """The code of the error that answers a request which did not reach the server."""
 

@@ -12,8 +12,6 @@ from pydantic import ValidationError
 from agentrt._runtime.text import repr_of
 from agentrt.tool.mcp.text import clean_text
 
-__all__ = ["MessageStream", "without_malformed_tools"]
-
 _logger = logging.getLogger("agentrt")
 
 

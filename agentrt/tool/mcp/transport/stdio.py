@@ -25,8 +25,6 @@ from agentrt.tool.mcp.text import clean_text
 from agentrt.tool.mcp.transport.group_guard import GroupGuard
 from agentrt.tool.mcp.transport.messages import without_malformed_tools
 
-__all__ = ["MAX_MESSAGE", "ServerProcess"]
-
 MAX_MESSAGE = 16_000_000
 """Bytes that one message of a server may have."""
 
