@@ -3,6 +3,7 @@
 import base64
 import os
 import re
+import uuid
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -12,6 +13,7 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import pytest
+import shortuuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,6 +144,14 @@ def test_ids_and_times_fill_themselves_in_and_ids_differ():
 def test_ids_are_made_of_the_systems_random_bytes_alone(monkeypatch, make, zeros):
     monkeypatch.setattr(os, "urandom", bytes)
     assert make().startswith(zeros)
+
+
+@pytest.mark.parametrize("number", [0, 1, 56, 57, 57**2 - 1, 57**2, 57**21 - 1, 57**21, 2**128 - 1])
+def test_a_name_is_a_uuid_as_shortuuid_writes_it(monkeypatch, number):
+    names = shortuuid.ShortUUID()
+    assert names.decode(blocks.new_name()).version == 4
+    monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(int=number))
+    assert blocks.new_name() == names.encode(uuid.UUID(int=number))
 
 
 @pytest.mark.parametrize("role", ["tool", "User", "", None])

@@ -37,9 +37,19 @@ def new_name() -> str:
 
 @cache
 def _name_maker() -> Callable[[], str]:
-    import shortuuid  # not at the top: it loads `uuid`, which `import agentrt` need not wait for
+    # Not at the top: they load what `import agentrt` need not wait for.
+    import uuid
 
-    return shortuuid.ShortUUID().uuid  # not `shortuuid.uuid`: a program may change its alphabet
+    import shortuuid.main
+
+    letters = shortuuid.ShortUUID().get_alphabet()  # not the package's own functions: a program may change its alphabet
+    # Two letters a digit, the lower one first: half as many divisions of a long number, which are most of the price.
+    pairs = [low + high for high in letters for low in letters]
+
+    def make() -> str:
+        return shortuuid.main.int_to_string(uuid.uuid4().int, pairs).rjust(22, letters[0])
+
+    return make
 
 
 class _ChosenByType:
