@@ -180,9 +180,14 @@ class ReplyEndEvent(AgentEvent):
 
 @dataclass(slots=True, repr=False, eq=False)
 class ModelCallStartEvent(AgentEvent):
-    """The model is about to be called: once in each round, however many attempts that takes."""
+    """The model is about to be called: once in each round, however many attempts that takes.
+
+    `is_answer_wrapped` says that the reply asks for a structured output that is not an object, such as a list: the
+    model writes it as the property `value` of one.
+    """
 
     model_name: str
+    is_answer_wrapped: bool = False
     type: Literal["MODEL_CALL_START"] = "MODEL_CALL_START"
 
 

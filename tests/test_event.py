@@ -35,7 +35,7 @@ FIELDS = {
     "REPLY_START": "session_id reply_id name role",
     "REPLY_RESUMED": "session_id reply_id name role blocks usage begun_at",
     "REPLY_END": "session_id reply_id finished_reason error",
-    "MODEL_CALL_START": "reply_id model_name",
+    "MODEL_CALL_START": "reply_id model_name is_answer_wrapped",
     "MODEL_CALL_END": "reply_id input_tokens output_tokens cache_input_tokens "
     "cache_creation_input_tokens finished_reason estimated replayed",
     "MODEL_CALL_RETRY": "reply_id reason attempt wait_seconds block_ids",

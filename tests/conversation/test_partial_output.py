@@ -178,7 +178,7 @@ def test_parsing_reads_a_long_answer_a_bounded_number_of_times(monkeypatch: pyte
             parsed.append(len(text))
             return super().load_partial(text)
 
-    answer = PartialAnswer(Form(Draft), is_wrapped=bool)
+    answer = PartialAnswer(Form(Draft))
     answer.read(ToolCallStartEvent("r", "1", STRUCTURED_OUTPUT))
     text = json.dumps({"title": "x" * 100_000})
     for start in range(0, len(text), 4):

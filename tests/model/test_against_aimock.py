@@ -348,7 +348,7 @@ async def test_structured_output_takes_one_request_either_way(setting: Setting, 
     setting.aimock.add_fixtures([{"match": {"userMessage": hint}, "chunkSize": 4, "response": answer}])
     agent = setting.agent(stream=stream, structured_output=mode)
     events = []
-    partial, partials = PartialAnswer(AnswerForm(Trip), is_wrapped=bool), []
+    partial, partials = PartialAnswer(AnswerForm(Trip)), []
     async with agent.reply_stream("plan a journey", Trip) as reply:
         async for event in reply:
             events.append(event)

@@ -186,6 +186,24 @@ def test_typed_answer_grows_in_the_state_of_the_client(play):
     assert sum(len(json.dumps(event)) for event in run["states"]) < 17 * len(text)
 
 
+def test_typed_answer_grows_as_the_list_that_a_layer_makes_it(play):
+    class AskForCities(MiddlewareBase):
+        async def on_reply(self, agent, input_kwargs, next_handler):
+            async for item in next_handler(structured_schema=list[str]):
+                yield item
+
+    text = '{"value": ["Rome", "Oslo"]}'
+    pieces = [ToolCallBlock("1", "GenerateStructuredOutput", text[n : n + 5]) for n in range(0, len(text), 5)]
+    model = ScriptedChatModel([[ChatResponse([piece], False) for piece in pieces]])
+    wanted = {"type": "json_schema", "json_schema": {"name": "trip", "schema": {"type": "object"}}}
+    agent = Agent("a", "", model, middlewares=[AskForCities()])
+    [run] = play(agent, {**says("Plan."), "forwardedProps": {"response_format": wanted}})
+
+    assert run["finished"]["result"] == run["state"]["agentrt"]["structured_output"] == ["Rome", "Oslo"]
+    assert len(run["partial"]) > 2
+    assert all(isinstance(answer, list) for answer in run["partial"])
+
+
 class Trip(BaseModel):
     city: str
     days: int

@@ -12,7 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from agentrt import Agent, AgentState
+from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.errors import ContextOverflow, RateLimited, Transient
 from agentrt.message import TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.middleware import RetryMiddleware
@@ -259,6 +259,24 @@ def test_typed_answer_that_does_not_fit_is_never_the_answer():
         with pytest.raises(openai.APIError) as caught, client.chat.completions.stream(**ask) as stream:
             stream.until_done()
         assert caught.value.code == "answer_withdrawn"
+
+
+def test_typed_answer_is_sent_as_the_list_that_a_layer_makes_it():
+    class AskForCities(MiddlewareBase):
+        async def on_reply(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
+            async for item in next_handler(structured_schema=list[str]):
+                yield item
+
+    written = '{"value": ["Rome", "Oslo"]}'
+    agent = Agent("assistant", "", ScriptedChatModel(answers(written, written)), middlewares=[AskForCities()])
+    with serve_openai(agent) as (client, _):
+        schema = {"type": "json_schema", "json_schema": {"name": "trip", "schema": {"type": "object"}}}
+        ask = {"model": "assistant", "messages": HELLO, "response_format": schema}
+        whole = client.chat.completions.create(**ask).choices[0].message.content
+        streamed = "".join(
+            chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**ask, stream=True)
+        )
+    assert whole == streamed == '["Rome", "Oslo"]'
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -88,12 +88,6 @@ class ReplyRun:
         enclosing = enclosing_replies.get()
         return enclosing if self in enclosing else (*enclosing, self)
 
-    @property
-    def is_answer_wrapped(self) -> bool:
-        """Whether the model writes the structured output as the one property of an object."""
-        context = self.agent.state.reply_context
-        return context is not None and context.structured is not None and context.structured.is_wrapped
-
     def identify(self) -> None:
         """Call `identify` of each layer that overrides it, when the reply begins."""
         for middleware in self.agent.chains.middlewares:

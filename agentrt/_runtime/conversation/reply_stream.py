@@ -123,7 +123,7 @@ class ReplyStream(CoroutineReader[_Item], Generic[_Item, _Output]):
                 "stream.partial() has the structured output of a reply that asks for one: write "
                 "agent.reply_stream(inputs, MyType).partial()"
             )
-        return PartialStream(self, self._claim, PartialAnswer(self._claim.form, self._claim.is_answer_wrapped))
+        return PartialStream(self, self._claim, PartialAnswer(self._claim.form))
 
     async def drain(self) -> _Item | None:
         """Read the reply to its end and return its last item."""

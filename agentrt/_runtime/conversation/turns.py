@@ -62,13 +62,6 @@ class Claim:
         self.after = after
         self.awaits: list[ConversationLock] = []
 
-    def is_answer_wrapped(self) -> bool:
-        """Return whether the model writes the structured output as the one property of an object."""
-        run = None if self.lock is None else self.lock.run
-        if run is None:  # of several agents, each of which has a claim of its own
-            return self.form is not None and self.form.is_wrapped
-        return run.is_answer_wrapped
-
     def give_back(self) -> None:
         """Let go of the conversation, if this reply has it."""
         self.is_over = True
@@ -103,13 +96,10 @@ class SteppedReply(Protocol):
 
 
 class CurrentReply(Protocol):
-    """The part of a reply in progress that its claim uses."""
+    """The part of a reply in progress that is used to stop it."""
 
     id: str
     interruption: Interruption
-
-    @property
-    def is_answer_wrapped(self) -> bool: ...
 
 
 class ConversationLock:

@@ -1,6 +1,5 @@
 """The answer of a reply while the model writes it: as much of it as fits the type so far."""
 
-from collections.abc import Callable
 from typing import Any
 
 from pydantic_core import ValidationError, from_json, to_json
@@ -10,6 +9,7 @@ from agentrt.event import (
     AnyEvent,
     BlocksWithdrawnEvent,
     ModelCallRetryEvent,
+    ModelCallStartEvent,
     ToolCallDeltaEvent,
     ToolCallStartEvent,
 )
@@ -23,18 +23,14 @@ _MAX_OPEN_LISTS = 4
 
 
 class PartialAnswer:
-    """Reads the answer from the events of one reply; `value` is the latest partial answer.
-
-    `is_wrapped` returns whether the model writes it as the one property of an object; that is known when it begins, for
-    a layer may have put another form in the place of the caller's.
-    """
+    """Reads the answer from the events of one reply; `value` is the latest partial answer."""
 
     __slots__ = ("_call_id", "_form", "_is_wrapped", "_latest", "_parsed_size", "_parts", "_size", "value")
 
-    def __init__(self, form: AnswerForm, is_wrapped: Callable[[], bool]) -> None:
+    def __init__(self, form: AnswerForm) -> None:
         self.value: Any = None
         self._form = form
-        self._is_wrapped = is_wrapped
+        self._is_wrapped = form.is_wrapped
         self._call_id = ""
         self._parts: list[str] = []
         self._size = self._parsed_size = 0
@@ -44,8 +40,11 @@ class PartialAnswer:
         """Take an event of the reply; returns whether there is a new `value`."""
         if isinstance(event, ToolCallDeltaEvent):
             return event.tool_call_id == self._call_id and self._extend(event.delta)
+        if isinstance(event, ModelCallStartEvent):
+            # A layer may have put another form in the place of the caller's.
+            self._is_wrapped = event.is_answer_wrapped
         # Another call of that name is another attempt, since the one before it did not fit.
-        if isinstance(event, ToolCallStartEvent) and event.tool_call_name == STRUCTURED_OUTPUT:
+        elif isinstance(event, ToolCallStartEvent) and event.tool_call_name == STRUCTURED_OUTPUT:
             self._begin(event.tool_call_id)
         elif isinstance(event, (ModelCallRetryEvent, BlocksWithdrawnEvent)) and self._call_id in event.block_ids:
             self._begin("")
@@ -67,7 +66,7 @@ class PartialAnswer:
         self._parts = [whole]
         try:
             answer = from_json(whole, allow_partial="trailing-strings")
-            answer = answer[WRAPPER] if self._is_wrapped() else answer
+            answer = answer[WRAPPER] if self._is_wrapped else answer
             return self._load(answer)
         except (ValueError, TypeError, LookupError):  # not JSON, or not yet an object with an answer
             return False

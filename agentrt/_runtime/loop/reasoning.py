@@ -122,10 +122,11 @@ async def reason(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> Msg | 
     progress.offered_toolkit, conversation.round_toolkit = run.toolkit, None
     if conversation.layers_of_added:
         conversation.layers_of_added = {}
-    written = 0 if agent.state.reply_context is None else agent.state.reply_context.written
-    limit = agent.react_config.max_output - written
+    context = agent.state.reply_context
+    limit = agent.react_config.max_output - (0 if context is None else context.written)
     progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, agent.model.model, limit=limit)
-    await outlet.tell_new(ModelCallStartEvent, agent.model.model)
+    task = None if context is None else context.structured
+    await outlet.tell_new(ModelCallStartEvent, agent.model.model, task is not None and task.is_wrapped)
 
     async def take(events: Sequence[AgentEvent]) -> None:
         if events:

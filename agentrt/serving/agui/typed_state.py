@@ -22,7 +22,7 @@ class TypedState:
         self._client_state = client_state
         self._own = own
         # As plain JSON: the final answer alone is checked, and has its defaults.
-        self._partial = PartialAnswer(AnswerForm({}), is_wrapped=bool)
+        self._partial = PartialAnswer(AnswerForm({}))
         self._has_begun = False
 
     def read(self, event: AnyEvent) -> dict[str, Any] | None:

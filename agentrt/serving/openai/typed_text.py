@@ -4,7 +4,7 @@ from json import dumps, loads
 from typing import Any
 
 from agentrt._runtime.decoding.answer_form import add_defaults
-from agentrt.event import AnyEvent, ReplyEndEvent, ToolCallDeltaEvent, ToolCallStartEvent
+from agentrt.event import AnyEvent, ModelCallStartEvent, ReplyEndEvent, ToolCallDeltaEvent, ToolCallStartEvent
 from agentrt.serving.failure import ApiError
 from agentrt.serving.openai.answer import ReplyText, finish_reason
 from agentrt.types import STRUCTURED_OUTPUT, JSONSchema
@@ -14,7 +14,8 @@ class TypedText(ReplyText):
     """The JSON text of the answer as the model writes it, without what it says in words.
 
     What was sent is a beginning of the answer, or `check` fails: the API cannot take it back. So only the first attempt
-    that has any text is sent as it comes, and what counts in the end continues from there, if it can.
+    that has any text is sent as it comes, and what counts in the end continues from there, if it can. An answer that a
+    layer asks for, and that is not an object, is sent at the end, since the model writes it inside of one.
     """
 
     def __init__(self, reply_id: str, agent_name: str, schema: JSONSchema) -> None:
@@ -22,6 +23,7 @@ class TypedText(ReplyText):
         self._schema = schema
         self._call_id = ""
         self._written: list[str] = []  # of the latest attempt
+        self._is_wrapped = False
         self._is_live = True
         self._answer: Any = None
 
@@ -52,6 +54,8 @@ class TypedText(ReplyText):
             if self._is_live:
                 self._sent.append(event.delta)
                 return event.delta
+        elif isinstance(event, ModelCallStartEvent):
+            self._is_wrapped = event.is_answer_wrapped
         elif isinstance(event, ReplyEndEvent):
             self._answer = event.structured_output
             sent, text = "".join(self._sent), self.text
@@ -69,7 +73,7 @@ class TypedText(ReplyText):
     def _begin(self, call_id: str) -> None:
         self._call_id = call_id
         self._written.clear()
-        self._is_live = not self._sent
+        self._is_live = not self._sent and not self._is_wrapped
 
     def _is_answer(self, text: str) -> bool:
         try:
