@@ -182,8 +182,7 @@ def test_every_example_is_tested() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name != "quickstart.py")) for name in EXPECTED_OUTPUT],
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "quickstart.py")) for name in EXPECTED_OUTPUT]
 )
 def test_an_example_runs_and_prints_what_it_should(name: str, tmp_path: Path, run: Run) -> None:
     finished = run(EXAMPLES / name, cwd=tmp_path)

@@ -8,13 +8,7 @@ import pytest
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, Toolkit, UserAgent, UserMsg
 from agentrt.agent import ReActAgent
-from agentrt.event import (
-    CustomEvent,
-    DataBlockDeltaEvent,
-    ReplyEndEvent,
-    TextBlockDeltaEvent,
-    ToolResultEndEvent,
-)
+from agentrt.event import CustomEvent, DataBlockDeltaEvent, ReplyEndEvent, TextBlockDeltaEvent, ToolResultEndEvent
 from agentrt.memory import InMemoryMemory
 from agentrt.message import AssistantMsg, Base64Source, DataBlock, TextBlock, ToolCallBlock, ToolResultState
 from agentrt.middleware import (

@@ -37,13 +37,7 @@ from agentrt.middleware import (
     TimingMiddleware,
     UsageMiddleware,
 )
-from agentrt.model import (
-    AnthropicChatModel,
-    OpenAIChatModel,
-    RulesChatModel,
-    ScriptedChatModel,
-    chat_model,
-)
+from agentrt.model import AnthropicChatModel, OpenAIChatModel, RulesChatModel, ScriptedChatModel, chat_model
 from agentrt.permission import PermissionContext, PermissionDecision, PermissionRule
 from agentrt.pipeline import MsgHub, fanout_pipeline, sequential_pipeline
 from agentrt.state import FileStateStore, InMemoryStateStore

@@ -1033,13 +1033,7 @@ async def test_hooks_run_inside_of_a_middleware_of_any_position(place):
     assert order == ["layer", "hook"]
 
 
-KINDS = [
-    ReplyHookMiddleware,
-    ReasoningHookMiddleware,
-    ActingHookMiddleware,
-    ObserveHookMiddleware,
-    PrintHookMiddleware,
-]
+KINDS = [ReplyHookMiddleware, ReasoningHookMiddleware, ActingHookMiddleware, ObserveHookMiddleware, PrintHookMiddleware]
 
 
 async def test_hook_middleware_may_be_listed_by_the_user():

@@ -54,13 +54,7 @@ async def test_options_become_layers_outside_of_the_middlewares():
         print_hint_msg=True,
         middlewares=[redaction],
     )
-    layers = [
-        "LongTermMemoryMiddleware",
-        "RAGMiddleware",
-        "PlanNotebook",
-        "HintPrinter",
-        "RedactionMiddleware",
-    ]
+    layers = ["LongTermMemoryMiddleware", "RAGMiddleware", "PlanNotebook", "HintPrinter", "RedactionMiddleware"]
     assert [type(layer).__name__ for layer in agent.middlewares] == layers
     text = agent.explain()
     assert "record_to_memory" in text

@@ -231,17 +231,7 @@ async def test_next_call_closes_the_suspended_stream_innermost_first() -> None:
     chains = compile_with(Guard("1"), Restart(), Guard("2"), Guard("3"))
     assert await read_texts(enter(chains, "on_reasoning", agent)) == ["a", "a", "a", "b", "c"]
     opening, closing = ["2 opens", "3 opens", "core opens"], ["core closes", "3 closes", "2 closes"]
-    assert agent == [
-        "1 opens",
-        *opening,
-        *closing,
-        *opening,
-        "last",
-        *closing,
-        *opening,
-        *closing,
-        "1 closes",
-    ]
+    assert agent == ["1 opens", *opening, *closing, *opening, "last", *closing, *opening, *closing, "1 closes"]
 
 
 async def test_restarts_may_be_nested() -> None:

@@ -455,9 +455,7 @@ class FailFirst(MiddlewareBase):
             raise LookupError("original")
 
 
-async def test_failing_clean_up_does_not_hide_an_earlier_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_failing_clean_up_does_not_hide_an_earlier_error(caplog: pytest.LogCaptureFixture) -> None:
     agent = Log()
     with caplog.at_level(logging.ERROR, "agentrt"), pytest.raises(LookupError, match="original"):
         await read_texts(enter(compile_with(Guard("1"), FailFirst(), BadCleanUp(), Guard("2")), "on_reasoning", agent))

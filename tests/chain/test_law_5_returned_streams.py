@@ -277,9 +277,7 @@ async def test_failing_clean_up_is_raised_after_the_others_are_closed() -> None:
     assert agent == ["core closes", "bad closes", "1 closes"]
 
 
-async def test_failing_clean_up_does_not_hide_an_earlier_error(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_failing_clean_up_does_not_hide_an_earlier_error(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(agent: Log, **values: Any) -> Any:
         return Source(agent, "core", ConnectionError("cut"))
 

@@ -140,9 +140,7 @@ def no_garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
-async def test_finished_stream_keeps_no_agent_alive(
-    no_garbage_collection: None,
-) -> None:
+async def test_finished_stream_keeps_no_agent_alive(no_garbage_collection: None) -> None:
     agent = Log()
     gone = weakref.ref(agent)
     await read_texts(enter(compile_with(Guard("1")), "on_reasoning", agent))
@@ -150,9 +148,7 @@ async def test_finished_stream_keeps_no_agent_alive(
     assert gone() is None
 
 
-async def test_failed_stream_keeps_no_agent_alive(
-    no_garbage_collection: None,
-) -> None:
+async def test_failed_stream_keeps_no_agent_alive(no_garbage_collection: None) -> None:
     async def attempt() -> weakref.ref[Log]:
         agent = Log()
         with contextlib.suppress(LookupError):

@@ -65,11 +65,7 @@ async def test_readers_nest_without_addresses():
         async for item in CoroutineReader(Work(2)):
             await hand_out(f"from inside: {item}")
 
-    assert [item async for item in CoroutineReader(outer)] == [
-        "from inside: 0",
-        "from inside: 1",
-        "from inside: done",
-    ]
+    assert [item async for item in CoroutineReader(outer)] == ["from inside: 0", "from inside: 1", "from inside: done"]
 
 
 async def test_leaving_raises_reader_left_and_waits_for_the_clean_up():

@@ -46,10 +46,7 @@ def test_a_conversation_through_a_pipe_is_plain_text(tmp_path, piped):
         "HEARD 2: **add**",
         "[tokens] about 7 in, 5 out",
     ]
-    assert after.splitlines()[-2:] == [
-        "HEARD 4: **\\x1b[31m早**",
-        "[tokens] 7 in, 5 out",
-    ]
+    assert after.splitlines()[-2:] == ["HEARD 4: **\\x1b[31m早**", "[tokens] 7 in, 5 out"]
     assert {char for char in done.stdout if ord(char) < 32} == {"\n"}
 
 

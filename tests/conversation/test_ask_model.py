@@ -153,11 +153,7 @@ async def test_it_is_counted_in_the_usage():
         (City, {"name": "Rome", "people": 3}, City(name="Rome", people=3)),
         (City, {"name": "Rome"}, City(name="Rome")),
         (list[str], {WRAPPER: ["Rome"]}, ["Rome"]),
-        (
-            {"type": "object", "properties": {"n": {"type": "integer", "default": 7}}},
-            {},
-            {"n": 7},
-        ),
+        ({"type": "object", "properties": {"n": {"type": "integer", "default": 7}}}, {}, {"n": 7}),
     ],
 )
 async def test_an_answer_of_a_form_is_an_instance(schema: Any, arguments: Any, expected: Any):

@@ -164,10 +164,7 @@ def part_in(content: Any) -> dict[str, Any]:
         ({}, 'the message {} has no \'role\': write {"role": "user", "content": "Hi"}'),
         ({"role": "user"}, "has no 'content'"),
         ({"role": "assistant", "content": None}, "has no 'content'"),
-        (
-            {"role": "user", "contnet": "Hi"},
-            "has the unknown key 'contnet': did you mean 'content'? it takes",
-        ),
+        ({"role": "user", "contnet": "Hi"}, "has the unknown key 'contnet': did you mean 'content'? it takes"),
         ({"role": "user", "text": "Hi"}, "did you mean 'content'?"),
         ({"role": "user", "content": "Hi", "zzz": 1}, "the unknown key 'zzz': it takes role, content, name"),
         ({"role": "user", "content": "Hi", "id": "7"}, "cannot have 'id': write a Msg instead, or read what Msg.to_"),

@@ -6,11 +6,7 @@ from itertools import count
 
 from agentrt._runtime.decoding.decoder import Decoder
 from agentrt.event import AgentEvent
-from agentrt.message import (
-    AssistantMsg,
-    ContentBlock,
-    Msg,
-)
+from agentrt.message import AssistantMsg, ContentBlock, Msg
 from agentrt.types import ChatResponse, ChatUsage
 from tests.loop.helpers import short
 

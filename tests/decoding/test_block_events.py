@@ -27,17 +27,7 @@ from agentrt.message import (
     URLSource,
 )
 from agentrt.model.scripted import stream_response
-from tests.decoding.helpers import (
-    USAGE,
-    at_once,
-    blocks_of,
-    decoder,
-    last,
-    message_of,
-    order,
-    piece,
-    streamed,
-)
+from tests.decoding.helpers import USAGE, at_once, blocks_of, decoder, last, message_of, order, piece, streamed
 
 PROVIDER = ProviderBlock("openai", "{}")
 PICTURE = DataBlock(URLSource("https://example.org/a.png", "image/png"), "a.png")

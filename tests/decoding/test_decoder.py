@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 
 from agentrt.errors import ChainContractError
 from agentrt.event import ModelCallEndEvent
-from agentrt.message import (
-    ContentBlock,
-    DataBlock,
-    Msg,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-    URLSource,
-)
+from agentrt.message import ContentBlock, DataBlock, Msg, TextBlock, ThinkingBlock, ToolCallBlock, URLSource
 from agentrt.types import ChatResponse, ChatUsage
 from tests.decoding.helpers import (
     USAGE,

@@ -20,10 +20,7 @@ from agentrt.testing import answer, assert_trajectory
 from agentrt.testing import call as step
 from agentrt.tool import FunctionTool
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not find_spec("bfcl_eval"), reason="bfcl-eval is not installed"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not find_spec("bfcl_eval"), reason="bfcl-eval is not installed")]
 
 TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 

@@ -27,10 +27,7 @@ import dev
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(os.name == "nt", reason="the server runs in a Linux container"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name == "nt", reason="the server runs in a Linux container")]
 
 
 @dataclass(frozen=True)
@@ -140,11 +137,7 @@ class Server:
             "STATE_FOLDER": str(states),
         }
         self.process = subprocess.Popen(
-            [image.python, *image.start[1:]],
-            cwd=DEPLOY,
-            env=environment,
-            stderr=subprocess.PIPE,
-            text=True,
+            [image.python, *image.start[1:]], cwd=DEPLOY, env=environment, stderr=subprocess.PIPE, text=True
         )
 
     def wait_until_healthy(self) -> None:

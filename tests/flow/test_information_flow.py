@@ -483,11 +483,7 @@ async def test_a_sub_agent_under_the_layer_speaks_for_itself():
     flow, bank = InformationFlowMiddleware(), Bank()
     child_turns = [READ, lambda messages, tools: f"The file says {last_handle(messages)}, so there."]
     child = Agent("child", "", ScriptedChatModel(child_turns), tools=[read_file])
-    turns = [
-        [call("c", "child", query="read it")],
-        then("send_money", lambda handle: {"recipient": handle}),
-        "done",
-    ]
+    turns = [[call("c", "child", query="read it")], then("send_money", lambda handle: {"recipient": handle}), "done"]
     boss = agent_with(turns, child.as_tool("Helps."), bank.tool, flow=flow)
     await boss.reply("go")
     assert re.fullmatch(r"The file says <untrusted_1_\w+>, so there\.", results_of(boss)[0])

@@ -4,12 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg
-from agentrt.event import (
-    AgentEvent,
-    ConfirmResult,
-    ExternalExecutionResultEvent,
-    UserConfirmResultEvent,
-)
+from agentrt.event import AgentEvent, ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import AssistantMsg, ToolCallBlock, ToolResultBlock, copy_block
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import ToolBase

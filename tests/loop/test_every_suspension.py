@@ -12,14 +12,7 @@ from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
 from agentrt.event import CustomEvent, UserConfirmResultEvent
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.state import FileStateStore
-from agentrt.testing import (
-    FAULTS,
-    InMemoryStateStore,
-    ScriptedChatModel,
-    ToolLog,
-    approve,
-    check_every_suspension,
-)
+from agentrt.testing import FAULTS, InMemoryStateStore, ScriptedChatModel, ToolLog, approve, check_every_suspension
 from agentrt.tool import FunctionTool, OpenQuestion, ToolBase, ToolContext, ToolResponse
 from tests.loop.helpers import call
 

@@ -167,10 +167,7 @@ def test_a_session_that_was_never_saved_is_named_with_the_remedy():
         ({"toolkit": Toolkit([add]), "tools": [add]}, "rename one with FunctionTool(function, name=...)"),
         ({"middlewares": None}, "Agent(middlewares=...) must be a list of middlewares, not None"),
         ({"state": {}}, "a conversation's state must be an AgentState, not {}"),
-        (
-            {"state": AgentState(context=[{"role": "user"}])},
-            "holds {'role': 'user'}, which is not a Msg: write",
-        ),
+        ({"state": AgentState(context=[{"role": "user"}])}, "holds {'role': 'user'}, which is not a Msg: write"),
         ({"state": AgentState(context=["Hi"])}, "which is not a Msg: write UserMsg('Hi'), or give dicts and texts to"),
         ({"state_store": object()}, "Agent(state_store=...) must have `save` and `load`"),
         ({"react_config": {"max_iters": 3}}, "Agent(react_config=...) must be a ReActConfig"),

@@ -193,10 +193,7 @@ async def test_an_infinite_time_limit_keeps_a_parked_state_loadable(tmp_path):
     store = FileStateStore(tmp_path)
     limits = ReActConfig(max_seconds=float("inf"))
     agent = agent_of(
-        [[call("1", "ask", path="x")], "done"],
-        PathTool("ask", [], ask=True),
-        state_store=store,
-        react_config=limits,
+        [[call("1", "ask", path="x")], "done"], PathTool("ask", [], ask=True), state_store=store, react_config=limits
     )
     await agent.reply("go")
     loaded = await store.load(agent.state.session_id)

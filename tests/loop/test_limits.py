@@ -56,8 +56,7 @@ def test_bad_seconds_are_refused_by_name_and_value(name, value):
 
 
 @pytest.mark.parametrize(
-    "ratios",
-    [(0.1, 0.8), (0.5, 0.5), (1.5, 0.1), (0.8, -0.1), ("0.8", 0.1), (True, 0.1), (float("nan"), 0.1)],
+    "ratios", [(0.1, 0.8), (0.5, 0.5), (1.5, 0.1), (0.8, -0.1), ("0.8", 0.1), (True, 0.1), (float("nan"), 0.1)]
 )
 def test_bad_ratios_are_refused_with_their_values(ratios):
     with pytest.raises(ConfigError) as caught:

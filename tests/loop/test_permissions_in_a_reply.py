@@ -110,8 +110,7 @@ class Place(BaseModel):
 
 
 async def remove(
-    path: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)] = "/etc",
-    place: Place | None = None,
+    path: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)] = "/etc", place: Place | None = None
 ) -> str:
     """Remove a file."""
     return f"{path} is gone"

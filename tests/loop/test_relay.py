@@ -6,13 +6,7 @@ import anyio
 import pytest
 
 from agentrt import Agent, MiddlewareBase, Msg
-from agentrt.event import (
-    ConfirmResult,
-    CustomEvent,
-    ModelCallEndEvent,
-    TextBlockDeltaEvent,
-    UserConfirmResultEvent,
-)
+from agentrt.event import ConfirmResult, CustomEvent, ModelCallEndEvent, TextBlockDeltaEvent, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock
 from agentrt.tool import OpenQuestion, ToolBase, ToolContext, ToolResponse
 from tests.loop.helpers import agent_of, call, items_of

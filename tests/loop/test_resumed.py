@@ -24,14 +24,7 @@ from agentrt.event import (
     UserConfirmResultEvent,
     UserInterruptEvent,
 )
-from agentrt.message import (
-    AssistantMsg,
-    Base64Source,
-    DataBlock,
-    TextBlock,
-    ThinkingBlock,
-    UserMsg,
-)
+from agentrt.message import AssistantMsg, Base64Source, DataBlock, TextBlock, ThinkingBlock, UserMsg
 from agentrt.model import ScriptedChatModel
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool

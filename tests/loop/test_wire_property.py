@@ -87,17 +87,7 @@ class Records(MiddlewareBase):
 
 
 ACTIONS = st.sampled_from(
-    [
-        "passes",
-        "answers",
-        "fails",
-        "asks twice",
-        "asks beside",
-        "asks through",
-        "gives up",
-        "tries again",
-        "leaves",
-    ]
+    ["passes", "answers", "fails", "asks twice", "asks beside", "asks through", "gives up", "tries again", "leaves"]
 )
 
 

@@ -425,14 +425,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], words: str) -> Non
         RetryMiddleware(**options)
 
 
-@pytest.mark.parametrize(
-    "inner",
-    [
-        CircuitBreakerMiddleware(),
-        RateLimitMiddleware(),
-        TimeoutMiddleware(total=1),
-    ],
-)
+@pytest.mark.parametrize("inner", [CircuitBreakerMiddleware(), RateLimitMiddleware(), TimeoutMiddleware(total=1)])
 def test_a_layer_that_counts_attempts_must_stand_inside(inner: MiddlewareBase) -> None:
     retry, model = RetryMiddleware(), ScriptedChatModel(["hello"])
     Agent("tester", model=model, middlewares=[retry, inner])

@@ -180,10 +180,7 @@ async def test_a_request_is_what_the_api_takes() -> None:
                 "role": "model",
                 "parts": [
                     {"text": "hm", "thought": True},
-                    {
-                        "functionCall": {"id": "c1", "name": "get_weather", "args": {}},
-                        "thoughtSignature": "c2ln",
-                    },
+                    {"functionCall": {"id": "c1", "name": "get_weather", "args": {}}, "thoughtSignature": "c2ln"},
                     {"functionCall": {"id": "c2", "name": "get_weather", "args": {"invalid_arguments": "half"}}},
                 ],
             },

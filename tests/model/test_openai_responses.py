@@ -283,11 +283,7 @@ SIGNATURES = [
 ]
 blocks = st.one_of(
     st.builds(TextBlock, st.text(max_size=3)),
-    st.builds(
-        ThinkingBlock,
-        st.text(max_size=3),
-        signature=st.sampled_from(SIGNATURES),
-    ),
+    st.builds(ThinkingBlock, st.text(max_size=3), signature=st.sampled_from(SIGNATURES)),
     st.builds(HintBlock, st.text(max_size=3)),
     st.just(DataBlock(PNG)),
     st.builds(

@@ -185,10 +185,7 @@ async def test_a_result_in_another_format_is_quoted_as_it_is() -> None:
     ("question", "answer"),
     [
         ("What is in zoo.py?", f"zoo.py has 8 lines:\n{FILES['zoo.py'].rstrip()}"),
-        (
-            "What does animals/otters.md say about sleeping?",
-            "animals/otters.md, line 4: It holds hands in its sleep.",
-        ),
+        ("What does animals/otters.md say about sleeping?", "animals/otters.md, line 4: It holds hands in its sleep."),
         ("What does zoo.py say about otters?", "zoo.py says nothing about 'otters'."),
     ],
 )

@@ -137,12 +137,7 @@ def test_what_is_not_a_plan_is_not_read_as_one(fields: object):
 
 def test_markdown_marks_each_state():
     text = plan_of("done", "in_progress", "todo", "abandoned").to_markdown()
-    assert text.splitlines()[-4:] == [
-        "- [x] step 0",
-        "- [ ] [WIP] step 1",
-        "- [ ] step 2",
-        "- [ ] [Abandoned] step 3",
-    ]
+    assert text.splitlines()[-4:] == ["- [x] step 0", "- [ ] [WIP] step 1", "- [ ] step 2", "- [ ] [Abandoned] step 3"]
 
 
 def test_detailed_markdown_has_the_outcome():

@@ -522,11 +522,7 @@ async def test_adding_a_document_counts_its_chunks() -> None:
     for _ in range(2):
         await knowledge.add(Document("a", "Coffee.\n\nMilk."), on_progress=steps.append)
 
-    assert steps == [
-        IndexProgress("a", 1, 1, 0, 2),
-        IndexProgress("a", 1, 1, 2, 2),
-        IndexProgress("a", 1, 1, 0, 0),
-    ]
+    assert steps == [IndexProgress("a", 1, 1, 0, 2), IndexProgress("a", 1, 1, 2, 2), IndexProgress("a", 1, 1, 0, 0)]
 
 
 async def test_progress_is_told_to_a_plain_function() -> None:

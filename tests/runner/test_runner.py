@@ -10,12 +10,7 @@ import pytest
 
 from agentrt import Agent, AgentState, Msg
 from agentrt.errors import ConfigError, InvalidInputError, QueueFull, ResumeError, StructuredOutputError, UsageError
-from agentrt.event import (
-    ReplyEndEvent,
-    RequireUserConfirmEvent,
-    UserConfirmResultEvent,
-    UserInterruptEvent,
-)
+from agentrt.event import ReplyEndEvent, RequireUserConfirmEvent, UserConfirmResultEvent, UserInterruptEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner

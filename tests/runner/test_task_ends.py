@@ -10,12 +10,7 @@ from agentrt.errors import SessionCorrupt, ToolConfigError
 from agentrt.event import TaskStartedEvent
 from agentrt.memory import LongTermMemory
 from agentrt.message import ToolCallBlock
-from agentrt.middleware import (
-    InformationFlowMiddleware,
-    LongTermMemoryMiddleware,
-    MiddlewareBase,
-    RedactionMiddleware,
-)
+from agentrt.middleware import InformationFlowMiddleware, LongTermMemoryMiddleware, MiddlewareBase, RedactionMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.rag import SQLiteTextStore
 from agentrt.runner import Runner

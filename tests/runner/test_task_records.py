@@ -62,11 +62,7 @@ async def test_console_shows_the_tree_with_its_background_calls(sqlite, tmp_path
     arguments = ["runs", "show", "s", "r1", "--store", f"sqlite:{tmp_path / 'states.db'}"]
     assert await to_thread.run_sync(main, arguments) == 0
     lines = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines() if " calls, " in line]
-    assert lines == [
-        "assistant: completed",
-        "  background call of researcher: completed",
-        "    researcher: completed",
-    ]
+    assert lines == ["assistant: completed", "  background call of researcher: completed", "    researcher: completed"]
 
 
 async def test_fork_answers_a_background_call_from_the_record(sqlite):

@@ -10,12 +10,7 @@ from pydantic import BaseModel
 
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
 from agentrt.errors import ModelError, UsageError
-from agentrt.event import (
-    ConfirmResult,
-    ExternalExecutionResultEvent,
-    RequireUserConfirmEvent,
-    UserConfirmResultEvent,
-)
+from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, RequireUserConfirmEvent, UserConfirmResultEvent
 from agentrt.message import HintBlock, TextBlock, ToolResultBlock, UserMsg
 from agentrt.middleware import (
     Budget,

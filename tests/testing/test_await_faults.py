@@ -155,10 +155,7 @@ async def test_a_result_that_is_emitted_before_it_is_saved_is_found():
 @pytest.mark.parametrize(
     ("interrupt", "words"),
     [
-        (
-            lambda agent: True,
-            f"interrupt {AT_SUSPENSION}the interruption was ignored, and it continued with the model",
-        ),
+        (lambda agent: True, f"interrupt {AT_SUSPENSION}the interruption was ignored, and it continued with the model"),
         (lambda agent: {}["no"], f"interrupt {AT_SUSPENSION}KeyError: 'no' was raised at once"),
     ],
 )

@@ -19,12 +19,7 @@ from agentrt.event import CustomEvent
 from agentrt.message import Msg, TextBlock
 from agentrt.middleware import UsageMiddleware
 from agentrt.model import ChatResponse
-from agentrt.testing import (
-    MiddlewareProblems,
-    ScriptedChatModel,
-    check_middleware,
-    check_middleware_on_both_loops,
-)
+from agentrt.testing import MiddlewareProblems, ScriptedChatModel, check_middleware, check_middleware_on_both_loops
 from agentrt.testing.kit import growth
 from agentrt.testing.kit.isolation import put_two_in_one_agent
 from agentrt.testing.kit.session import KitRun

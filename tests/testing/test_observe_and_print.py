@@ -210,10 +210,7 @@ async def test_mistakes_in_observing_and_printing_are_reported(middleware, words
 @pytest.mark.parametrize(
     ("middleware", "words"),
     [
-        (
-            EmptiesWhatIsPrinted,
-            rf"alone, with a plain question:\n.*on_print changed the msg {IN_PLACE}",
-        ),
+        (EmptiesWhatIsPrinted, rf"alone, with a plain question:\n.*on_print changed the msg {IN_PLACE}"),
         pytest.param(
             IsNotCancelledWhileItHears,
             rf"observing, and cancelled .*\n.*its on_observe {SWALLOWED}",

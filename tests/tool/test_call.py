@@ -48,9 +48,7 @@ def tool(function: Callable[..., Any], **options: Any) -> FunctionTool:
 # What becomes a result
 
 
-async def test_exception_becomes_a_short_result_and_is_logged_in_full(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_exception_becomes_a_short_result_and_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
     async def f() -> None:
         raise ValueError("no such city")
 

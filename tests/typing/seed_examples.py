@@ -54,10 +54,6 @@ class FullObservabilityMiddleware(MiddlewareBase):
         print("[model_call] done")
         return result
 
-    async def on_system_prompt(
-        self,
-        agent: Agent,
-        current_prompt: str,
-    ) -> str:
+    async def on_system_prompt(self, agent: Agent, current_prompt: str) -> str:
         print(f"[system_prompt] length={len(current_prompt)}")
         return current_prompt

@@ -60,9 +60,7 @@ class ModelFallbackMiddleware(MiddlewareBase):
             return await next_handler()
         except Exception as e:
             print(f"Primary model failed: {e}, switching to fallback")
-            return await next_handler(
-                current_model=self._fallback,
-            )
+            return await next_handler(current_model=self._fallback)
 
 
 agent = Agent(

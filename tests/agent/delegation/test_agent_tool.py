@@ -288,12 +288,7 @@ async def test_a_failing_child_is_an_error_result_without_its_words(stream: bool
     items = await items_of(boss)
     result = results_of(boss)["1"]
     assert (result.state, result.text) == ("error", "[subagent_error] child: RuntimeError")
-    assert result.metadata == {
-        "unavailable": True,
-        "error": "RuntimeError",
-        "subagent": "child",
-        "supervisor": "boss",
-    }
+    assert result.metadata == {"unavailable": True, "error": "RuntimeError", "subagent": "child", "supervisor": "boss"}
     told = [item.to_json() for item in items]
     assert all(CANARY not in text for text in [*told, boss.state.model_dump_json(), caplog.text])
     assert [item.state for item in items[:-1] if item.type == "SUBAGENT_END"] == ["error"]

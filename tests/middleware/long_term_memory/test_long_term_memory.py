@@ -17,13 +17,7 @@ from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
 from agentrt.formatter import format_openai
 from agentrt.memory import LongTermMemory, LongTermMemoryBase, ModelExtractor
 from agentrt.message import ToolCallBlock, UserMsg
-from agentrt.middleware import (
-    GuardrailMiddleware,
-    LongTermMemoryMiddleware,
-    PlanNotebook,
-    RedactionMiddleware,
-    Replace,
-)
+from agentrt.middleware import GuardrailMiddleware, LongTermMemoryMiddleware, PlanNotebook, RedactionMiddleware, Replace
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from agentrt.rag import Document, KnowledgeBase, SQLiteTextStore

@@ -264,9 +264,7 @@ async def test_a_cancelled_waiter_loses_no_place(url: str) -> None:
 
 
 @pytest.mark.slow
-async def test_a_place_an_idle_process_could_not_return_expires(
-    server: RedisServer,
-) -> None:
+async def test_a_place_an_idle_process_could_not_return_expires(server: RedisServer) -> None:
     key, limits, store = next(keys), RateLimits(max_concurrency=1), RedisLimitStore(server.url, lease_seconds=LEASE)
     limiter = SharedLimiter(limits, store, key)
     lease = await limiter.acquire()
@@ -352,11 +350,7 @@ async def ask(agent: Agent, found: list[Any]) -> None:
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("policy", ["local", "open", "closed"])
 async def test_when_redis_fails_the_policy_applies_and_is_said_once(
-    server: RedisServer,
-    fault: signal.Signals,
-    policy: str,
-    patient_limits: None,
-    caplog: pytest.LogCaptureFixture,
+    server: RedisServer, fault: signal.Signals, policy: str, patient_limits: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     found: list[Any] = []
     agent = agent_on(server.url, policy, requests_per_minute=2, max_wait=5)

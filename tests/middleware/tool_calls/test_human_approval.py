@@ -43,11 +43,7 @@ def agent_with(
     model = ScriptedChatModel([calls, "done"])
     permissions = PermissionContext(**state)
     return Agent(
-        "a",
-        model=model,
-        toolkit=log.tools(),
-        middlewares=[layer],
-        state=AgentState(permission_context=permissions),
+        "a", model=model, toolkit=log.tools(), middlewares=[layer], state=AgentState(permission_context=permissions)
     )
 
 
@@ -113,11 +109,7 @@ async def thinks(arguments: dict[str, Any]) -> str | None:
     [
         (lambda arguments: arguments["amount"] > 100, 200, "pay needs your approval"),
         (lambda arguments: arguments["amount"] > 100, 20, None),
-        (
-            lambda arguments: arguments["amount"] > 100,
-            "200",
-            "pay needs your approval",
-        ),  # not a number
+        (lambda arguments: arguments["amount"] > 100, "200", "pay needs your approval"),  # not a number
         (lambda arguments: arguments["sum"] > 100, 20, "pay needs your approval"),
         (lambda arguments: None, 20, None),
         (lambda arguments: "Really?", 20, "Really?"),

@@ -126,10 +126,7 @@ async def test_the_oldest_results_make_room(monkeypatch: pytest.MonkeyPatch) -> 
         (lambda: ToolResultLimitMiddleware(0), r"max_chars=\.\.\.\) must be a whole number above 0"),
         (lambda: ToolResultLimitMiddleware(10.5), "must be a whole number"),  # type: ignore[arg-type]
         (lambda: ToolResultLimitMiddleware(100, head=-1), r"head=\.\.\.\) must be a whole number of at least 0"),
-        (
-            lambda: ToolResultLimitMiddleware(100, head=90, tail=20),
-            "shows more than max_chars=100: give",
-        ),
+        (lambda: ToolResultLimitMiddleware(100, head=90, tail=20), "shows more than max_chars=100: give"),
         (lambda: ToolResultLimitMiddleware(workspace="/tmp"), "must be a LocalWorkspace or another FileSystemBase"),  # type: ignore[arg-type]
     ],
 )

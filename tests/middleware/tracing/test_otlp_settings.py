@@ -132,10 +132,7 @@ REFUSED_VARIABLES = [
 
 @pytest.mark.parametrize(("variables", "words"), REFUSED_VARIABLES)
 def test_a_variable_that_cannot_be_used_is_named_without_secrets(
-    variables: dict[str, str],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    variables: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ConfigError) as raised:
         read(monkeypatch, variables)

@@ -43,9 +43,7 @@ async def test_spans_of_a_child_are_under_the_call_of_its_tool(spans: Spans, str
         middlewares=[spans.middleware()],
     )
     await run(boss, "go", streams)
-    assert spans.tree() == [
-        ["invoke_agent boss", ["chat scripted", ["execute_tool child", [CHILD]], "chat scripted"]],
-    ]
+    assert spans.tree() == [["invoke_agent boss", ["chat scripted", ["execute_tool child", [CHILD]], "chat scripted"]]]
     spans.check_all_ended()
 
 

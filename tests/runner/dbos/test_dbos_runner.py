@@ -222,11 +222,7 @@ async def test_server_that_is_away_is_told_without_the_password():
         (URL, {"schema": "A b"}, r"DBOSRunner\(schema=...\) must be a name"),
         (URL, {"accepts": "abc"}, r"DBOSRunner\(accepts=...\) takes versions"),
         (URL, {"accepts": None}, r"DBOSRunner\(accepts=...\) takes versions"),
-        (
-            URL,
-            {"lease_seconds": 0},
-            r"DBOSRunner\(lease_seconds=...\) must be a finite number of seconds",
-        ),
+        (URL, {"lease_seconds": 0}, r"DBOSRunner\(lease_seconds=...\) must be a finite number of seconds"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused_in_short(url, options, problem):

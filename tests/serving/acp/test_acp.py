@@ -376,10 +376,7 @@ async def test_an_empty_prompt_is_refused(anyio_backend: str) -> None:
             await connection.prompt(session_id=session.session_id, prompt=say(" "))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"commands": ["review"]}, {"modes": ["odd"]}],
-)
+@pytest.mark.parametrize("options", [{"commands": ["review"]}, {"modes": ["odd"]}])
 def test_wrong_options_are_named(anyio_backend: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="acp_agent"):
         acp_agent(Agent("helper", "", ScriptedChatModel([])), **options)

@@ -241,11 +241,7 @@ def chromium(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="session")
 def browser(chromium: Chromium) -> Iterator[str]:
     """Run the browser that all scenes share, each with storage of its own; returns where they find it."""
-    spec = {
-        "packages": str(chromium.packages),
-        "program": str(chromium.program),
-        "environment": chromium.environment,
-    }
+    spec = {"packages": str(chromium.packages), "program": str(chromium.program), "environment": chromium.environment}
     pipe = subprocess.PIPE
     with subprocess.Popen(["node", BROWSER, json.dumps(spec)], stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
@@ -261,11 +257,7 @@ def play(chromium: Chromium, browser: str) -> Callable[..., Any]:
         with run_server(app) as url:
             spec = {"scene": scene, "url": url, "packages": str(chromium.packages), "browser": browser}
             finished = subprocess.run(
-                ["node", SCENES, json.dumps(spec)],
-                capture_output=True,
-                text=True,
-                timeout=900,
-                check=False,
+                ["node", SCENES, json.dumps(spec)], capture_output=True, text=True, timeout=900, check=False
             )
         assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
         return json.loads(finished.stdout)
