@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import anyio
 import pytest
@@ -51,16 +52,25 @@ class Stage:
         return "went on"
 
 
-async def until_interrupted(agent: Agent, stage: Stage, reason: str | None = None) -> str:
-    """Return the order of a reply that another task interrupts as soon as it has reached the stage."""
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
 
-    async def interrupt() -> None:
+
+async def reply_of(agent: Agent) -> Msg:
+    return await agent.reply("go")
+
+
+async def until_interrupted(agent: Agent, stage: Stage, read: Any = order_of, interrupt: Any = None) -> Any:
+    """Return what `read` gives of a reply that another task interrupts as soon as it has reached the stage."""
+
+    async def act() -> None:
         await stage.reached.wait()
-        assert agent.interrupt(reason)
+        assert await (interrupt or agent.interrupt)()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(interrupt)
-        return await order_of(agent)
+        group.start_soon(act)
+        return await read(agent)
 
 
 async def assert_well(agent: Agent, reply: str = "next") -> None:
@@ -78,8 +88,7 @@ async def assert_well(agent: Agent, reply: str = "next") -> None:
     assert (await agent.reply("and now?")).get_text_content() == reply
 
 
-async def test_before_the_model_has_said_a_word():
-    stage = Stage()
+async def test_before_the_model_has_said_a_word(stage):
     agent = agent_of([stage.model, "next"])
     assert await until_interrupted(agent, stage) == "RS MS ME RE(interrupted) Msg"
     await assert_well(agent)
@@ -119,30 +128,20 @@ class Halting(ScriptedChatModel):
         ),
     ],
 )
-async def test_interrupt_amid_a_streamed_answer_closes_its_blocks(said, order):
-    stage = Stage()
+async def test_interrupt_amid_a_streamed_answer_closes_its_blocks(said, order, stage):
     agent = Agent("a", model=Halting([[*said, stage], "next"]), toolkit=Toolkit(tools=[add]))
     assert await until_interrupted(agent, stage) == order
     await assert_well(agent)
 
 
-async def test_the_end_of_a_model_call_that_was_interrupted_says_so():
-    stage = Stage()
-    agent = agent_of([stage.model])
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt_at, agent, stage)
-        ends = [item for item in await items_of(agent) if short(item) == "ME"]
-    assert [event.finished_reason for event in ends] == ["interrupted"]
-
-
-async def interrupt_at(agent: Agent, stage: Stage) -> None:
-    await stage.reached.wait()
-    agent.interrupt()
+async def test_an_interrupted_model_call_and_its_reply_end_once(stage):
+    items = await until_interrupted(agent_of([stage.model]), stage, items_of)
+    assert [item.finished_reason for item in items if short(item) == "ME"] == ["interrupted"]
+    assert [short(item) for item in items if isinstance(item, (ReplyEndEvent, Msg))] == ["RE(interrupted)", "Msg"]
 
 
 @pytest.mark.parametrize("tool", ["wait", "wait_in_context", "stream"])
-async def test_one_tool_ends_as_interrupted(tool):
-    stage = Stage()
+async def test_one_tool_ends_as_interrupted(tool, stage):
     agent = agent_of([[call("1", tool)], "next"], getattr(stage, tool))
     assert await until_interrupted(agent, stage) == (
         "RS MS CALL_START:1 CALL_DELTA:1 CALL_END:1 ME RESULT_START:1 "
@@ -151,8 +150,7 @@ async def test_one_tool_ends_as_interrupted(tool):
     await assert_well(agent)
 
 
-async def test_concurrent_tools_that_finished_keep_their_results():
-    stage = Stage()
+async def test_concurrent_tools_that_finished_keep_their_results(stage):
     agent = agent_of([[call("1", "wait"), call("2", "add", a=1, b=2), call("3", "wait")], "next"], stage.wait, add)
 
     async with agent.reply_stream("go") as events:
@@ -191,8 +189,7 @@ async def test_a_call_in_a_thread_has_an_unknown_result():
     await assert_well(agent)
 
 
-async def test_an_agent_inside_a_tool_stops_with_the_one_outside():
-    stage = Stage()
+async def test_an_agent_inside_a_tool_stops_with_the_one_outside(stage):
     inner = agent_of([stage.model, "next"])
 
     async def ask() -> str:
@@ -205,8 +202,7 @@ async def test_an_agent_inside_a_tool_stops_with_the_one_outside():
     await assert_well(outer)
 
 
-async def test_interrupted_sub_agent_returns_its_message_to_its_caller():
-    stage = Stage()
+async def test_interrupted_sub_agent_returns_its_message_to_its_caller(stage):
     inner = agent_of([stage.model, "next"])
 
     async def ask() -> str:
@@ -214,9 +210,8 @@ async def test_interrupted_sub_agent_returns_its_message_to_its_caller():
         return (await inner.reply("go")).get_text_content()
 
     outer = agent_of([[call("1", "ask")], "the end"], ask)
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt_at, inner, stage)
-        assert (await outer.reply("go")).get_text_content() == "the end"
+    answer = await until_interrupted(outer, stage, reply_of, inner.interrupt)
+    assert answer.get_text_content() == "the end"
     result = outer.state.context[-1].get_content_blocks("tool_result")[0]
     assert "I was interrupted" in result.output[0].text
     await assert_well(inner)
@@ -277,24 +272,16 @@ async def test_a_layer_may_interrupt_its_own_reply(hook, goes_on):
     assert agent.state.last_reply.finished_reason == "interrupted"
 
 
-async def test_from_another_thread():
-    stage = Stage()
+async def test_from_another_thread(stage):
     agent = agent_of([stage.model, "next"])
-
-    async def interrupt() -> None:
-        await stage.reached.wait()
-        assert await to_thread.run_sync(agent.interrupt)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt)
-        assert await order_of(agent) == "RS MS ME RE(interrupted) Msg"
+    order = await until_interrupted(agent, stage, interrupt=lambda: to_thread.run_sync(agent.interrupt))
+    assert order == "RS MS ME RE(interrupted) Msg"
     await assert_well(agent)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="signals are different here")
-async def test_from_a_signal_handler_while_the_loop_sleeps(monkeypatch):
+async def test_from_a_signal_handler_while_the_loop_sleeps(monkeypatch, stage):
     monkeypatch.setattr(agentrt._runtime.concurrency.interrupt, "_TICK_SECONDS", 3600.0)  # nothing else wakes it
-    stage = Stage()
     agent = agent_of([stage.model, "next"])
     before = signal.signal(signal.SIGALRM, lambda *_: agent.interrupt())
     try:
@@ -326,19 +313,14 @@ async def test_interrupt_between_events_ends_it_at_the_next_step(at):
     await assert_well(agent, "one two" if at in ("RS", "MS") else "next")
 
 
-async def test_a_second_interrupt_changes_nothing():
-    stage = Stage()
+async def test_a_second_interrupt_changes_nothing(stage):
     agent = agent_of([stage.model, "next"])
 
-    async def interrupt() -> None:
-        await stage.reached.wait()
-        agent.interrupt("first")
-        agent.interrupt("second")
+    async def interrupt_twice() -> tuple:
+        return agent.interrupt("first"), agent.interrupt("second")
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt)
-        items = await items_of(agent)
-    assert "(first)" in items[-1].get_text_content()
+    answer = await until_interrupted(agent, stage, reply_of, interrupt_twice)
+    assert "(first)" in answer.get_text_content()
     await assert_well(agent)
 
 
@@ -389,19 +371,13 @@ async def test_a_reply_that_waits_is_put_to_rest_at_once():
     await assert_well(agent)
 
 
-async def test_user_interrupt_event_ends_the_running_reply_of_its_id():
-    stage = Stage()
+async def test_user_interrupt_event_ends_the_running_reply_of_its_id(stage):
     agent = agent_of([stage.model, "next"])
-    told = []
 
-    async def interrupt() -> None:
-        await stage.reached.wait()
-        told.append(await agent.reply(UserInterruptEvent(agent.run.id)))
+    async def interrupt() -> bool:
+        return (await agent.reply(UserInterruptEvent(agent.run.id))).finished_reason == "interrupted"
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt)
-        assert await order_of(agent) == "RS MS ME RE(interrupted) Msg"
-    assert told[0].finished_reason == "interrupted"
+    assert await until_interrupted(agent, stage, interrupt=interrupt) == "RS MS ME RE(interrupted) Msg"
     await assert_well(agent)
 
 
@@ -411,30 +387,19 @@ class Told(Agent):
         return AssistantMsg(self.name, f"{inputs.get_text_content()} was interrupted: {reason}")
 
 
-async def test_the_reason_reaches_the_message_of_a_subclass():
-    stage = Stage()
+async def test_the_reason_reaches_the_message_of_a_subclass(stage):
     agent = Told("a", model=ScriptedChatModel([stage.model, "next"]))
-    async with anyio.create_task_group() as group:
-
-        async def interrupt() -> None:
-            await stage.reached.wait()
-            agent.interrupt("the user pressed stop")
-
-        group.start_soon(interrupt)
-        answer = await agent.reply("go")
+    answer = await until_interrupted(agent, stage, reply_of, lambda: agent.interrupt("the user pressed stop"))
     assert answer.get_text_content() == "go was interrupted: the user pressed stop"
     assert answer.finished_reason == "interrupted"
     await assert_well(agent)
 
 
 @pytest.mark.parametrize("place", ["model", "wait", "wait_in_context", "stream"])
-async def test_a_reply_that_is_awaited_stops_like_one_that_is_read(place):
-    stage = Stage()
+async def test_a_reply_that_is_awaited_stops_like_one_that_is_read(place, stage):
     calls = stage.model if place == "model" else [call("1", place)]
     agent = agent_of([calls, "next"], stage.wait, stage.wait_in_context, stage.stream)
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt_at, agent, stage)
-        answer = await agent.reply("go")
+    answer = await until_interrupted(agent, stage, reply_of)
     assert answer.finished_reason == "interrupted"
     await assert_well(agent)
 
@@ -486,34 +451,30 @@ async def failing(self, inputs=None, *, reason=None):
         (failing, LookupError, "no words"),
     ],
 )
-async def test_a_mistaken_message_leaves_after_the_end_is_on_record(override, error, words):
-    stage = Stage()
+async def test_a_mistaken_message_leaves_after_the_end_is_on_record(override, error, words, stage):
     agent = type("Mistaken", (Agent,), {"handle_interrupt": override})("a", model=ScriptedChatModel([stage.model, "x"]))
     names = []
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt_at, agent, stage)
+
+    async def read_until_error(agent: Agent) -> None:
         with pytest.raises(error, match=words):
-            async for event in agent.reply_stream("go"):
-                names.append(short(event))
+            await read(agent, names)
+
+    await until_interrupted(agent, stage, read_until_error)
     assert names == ["RS", "MS", "ME", "RE(interrupted)"]
     await assert_well(agent, "x")
 
 
-async def test_a_message_that_a_subclass_keeps_is_left_as_it_is():
+async def test_a_message_that_a_subclass_keeps_is_left_as_it_is(stage):
     async def kept(self, inputs=None, *, reason=None):
         return KEPT
 
-    stage = Stage()
     agent = type("Keeping", (Agent,), {"handle_interrupt": kept})("a", model=ScriptedChatModel([stage.model, "next"]))
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt_at, agent, stage)
-        answer = await agent.reply("go")
+    answer = await until_interrupted(agent, stage, reply_of)
     assert (answer.get_text_content(), answer.finished_reason) == ("kept", "interrupted")
     assert KEPT.finished_reason is None
 
 
-async def test_another_conversation_of_the_same_agent_goes_on():
-    stage = Stage()
+async def test_another_conversation_of_the_same_agent_goes_on(stage):
     first = agent_of([stage.model, stage.model, "next"])
     second = first.with_state(AgentState())
     answers = {}
@@ -572,8 +533,7 @@ class Catch(MiddlewareBase):
 
 @pytest.mark.parametrize("layer", [SwallowStream, Catch])
 @pytest.mark.parametrize("where", ["model", "tool", "tools"])
-async def test_no_layer_can_keep_an_interrupted_reply_alive(where, layer):
-    stage = Stage()
+async def test_no_layer_can_keep_an_interrupted_reply_alive(where, layer, stage):
     calls = [call("1", "wait"), call("2", "wait")][: 1 if where == "tool" else 2]
     agent = agent_of([stage.model if where == "model" else calls, "next"], stage.wait, middlewares=[layer()])
     assert (await until_interrupted(agent, stage)).endswith("RE(interrupted) Msg")
@@ -581,9 +541,7 @@ async def test_no_layer_can_keep_an_interrupted_reply_alive(where, layer):
 
 
 @pytest.mark.parametrize("where", ["tool", "tools"])
-async def test_reply_ends_though_a_tool_swallows_the_cancellation(where):
-    stage = Stage()
-
+async def test_reply_ends_though_a_tool_swallows_the_cancellation(where, stage):
     async def stubborn() -> str:
         """Never give up."""
         try:
@@ -598,9 +556,8 @@ async def test_reply_ends_though_a_tool_swallows_the_cancellation(where):
     await assert_well(agent)
 
 
-async def test_tool_that_swallows_and_waits_again_is_cancelled_again(monkeypatch):
+async def test_tool_that_swallows_and_waits_again_is_cancelled_again(monkeypatch, stage):
     monkeypatch.setattr(agentrt._runtime.concurrency.interrupt, "_STUBBORN_SECONDS", 0.01)
-    stage = Stage()
     swallowed = []
 
     async def stubborn() -> str:
@@ -618,8 +575,7 @@ async def test_tool_that_swallows_and_waits_again_is_cancelled_again(monkeypatch
     await assert_well(agent)
 
 
-async def test_the_clean_up_of_layers_and_tools_runs_to_its_end():
-    stage = Stage()
+async def test_the_clean_up_of_layers_and_tools_runs_to_its_end(stage):
     done = []
 
     class Tidy(MiddlewareBase):
@@ -648,8 +604,7 @@ async def test_the_clean_up_of_layers_and_tools_runs_to_its_end():
 
 
 @ONLY_ASYNCIO
-async def test_on_asyncio_the_clean_up_needs_no_shield():
-    stage = Stage()
+async def test_on_asyncio_the_clean_up_needs_no_shield(stage):
     done = []
 
     async def tidy() -> str:
@@ -682,8 +637,7 @@ async def read(agent: Agent, names: list[str]) -> None:
 
 @pytest.mark.parametrize("first", ["interrupt", "cancel"])
 @pytest.mark.parametrize("where", STAGES)
-async def test_a_scope_that_is_cancelled_in_the_same_moment_is_left(where, first):
-    stage = Stage()
+async def test_a_scope_that_is_cancelled_in_the_same_moment_is_left(where, first, stage):
     agent, names = waiting_agent(where, stage), []
 
     async def both() -> None:
@@ -701,8 +655,7 @@ async def test_a_scope_that_is_cancelled_in_the_same_moment_is_left(where, first
 
 
 @pytest.mark.parametrize("where", STAGES)
-async def test_fail_after_in_the_same_moment_raises_its_timeout(where):
-    stage = Stage()
+async def test_fail_after_in_the_same_moment_raises_its_timeout(where, stage):
     agent = waiting_agent(where, stage)
     with pytest.raises(TimeoutError):
         with anyio.fail_after(60) as scope:
@@ -772,8 +725,7 @@ async def test_swallowed_cancellation_still_reaches_the_caller(where):
 @ONLY_ASYNCIO
 @pytest.mark.parametrize("first", ["interrupt", "cancel"])
 @pytest.mark.parametrize("where", STAGES)
-async def test_task_cancelled_in_the_same_moment_is_cancelled(where, first):
-    stage = Stage()
+async def test_task_cancelled_in_the_same_moment_is_cancelled(where, first, stage):
     agent, names = waiting_agent(where, stage), []
     task = asyncio.create_task(read(agent, names))
     await stage.reached.wait()
@@ -787,8 +739,7 @@ async def test_task_cancelled_in_the_same_moment_is_cancelled(where, first):
 
 
 @ONLY_ASYNCIO
-async def test_task_cancelled_so_is_cancelled_if_a_layer_swallows_both():
-    stage = Stage()
+async def test_task_cancelled_so_is_cancelled_if_a_layer_swallows_both(stage):
     agent = agent_of([stage.model, "next"], middlewares=[SwallowStream()])
     task = asyncio.create_task(agent.reply("go"))
     await stage.reached.wait()
@@ -801,8 +752,7 @@ async def test_task_cancelled_so_is_cancelled_if_a_layer_swallows_both():
 
 @ONLY_ASYNCIO
 @pytest.mark.parametrize("where", STAGES)
-async def test_asyncio_timeout_in_the_same_moment_raises_its_timeout(where):
-    stage = Stage()
+async def test_asyncio_timeout_in_the_same_moment_raises_its_timeout(where, stage):
     agent = waiting_agent(where, stage)
 
     async def both() -> None:
@@ -819,9 +769,7 @@ async def test_asyncio_timeout_in_the_same_moment_raises_its_timeout(where):
     await assert_well(agent)
 
 
-async def test_scope_inside_a_tool_does_not_catch_the_interruption():
-    stage = Stage()
-
+async def test_scope_inside_a_tool_does_not_catch_the_interruption(stage):
     async def patient() -> str:
         """Wait, at most for a minute."""
         with anyio.move_on_after(60):
@@ -833,21 +781,19 @@ async def test_scope_inside_a_tool_does_not_catch_the_interruption():
     await assert_well(agent)
 
 
-async def test_a_scope_inside_of_a_layer_keeps_its_own_timeouts():
+async def test_a_scope_inside_of_a_layer_keeps_its_own_timeouts(stage):
     class Hurried(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             with anyio.move_on_after(0.01):
                 return await next_handler()
             return await next_handler()
 
-    stage = Stage()
     agent = agent_of([stage.model, "in time"], middlewares=[Hurried()])
     assert (await agent.reply("go")).get_text_content() == "in time"
 
 
 @ONLY_ASYNCIO
-async def test_each_step_may_be_read_by_a_task_of_its_own():
-    stage = Stage()
+async def test_each_step_may_be_read_by_a_task_of_its_own(stage):
     agent = agent_of([stage.model, "next"])
     stream = agent.reply_stream("go")
     names = []
@@ -918,12 +864,3 @@ def test_ctrl_c_leaves_and_the_state_on_the_disk_goes_on(tmp_path, where, told, 
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split("\n")[:2] == ["left", told or "interrupted interrupted next"]
-
-
-async def test_the_stream_holds_one_end_and_one_message():
-    stage = Stage()
-    agent = agent_of([stage.model])
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt_at, agent, stage)
-        items = await items_of(agent)
-    assert [short(item) for item in items if isinstance(item, (ReplyEndEvent, Msg))] == ["RE(interrupted)", "Msg"]
