@@ -313,10 +313,10 @@ def read_message(value: Any, taker: str = "an agent") -> Msg:
     """Return the message that a `str`, a dict or a `Msg` stands for; raises `InvalidInputError` for anything else."""
     if isinstance(value, Msg):
         return value
+    if isinstance(value, str):  # first, since `Mapping` is an abstract class, which is slow to ask
+        return new_message("user", whole_characters(value), "user", new_id())
     if isinstance(value, Mapping):
         return _read_dict(value)
-    if isinstance(value, str):
-        return new_message("user", whole_characters(value), "user", new_id())
     if isinstance(value, ANSWERS):
         raise InvalidInputError(
             f"{value.type} came where {taker} takes messages: give it by itself, as in agent.reply(event)"
