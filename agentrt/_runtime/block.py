@@ -30,6 +30,9 @@ def new_id() -> str:
     return os.urandom(12).hex()
 
 
+_RANDOM_BITS, _VERSION_4 = ~(0xF << 76 | 0x3 << 62), 0x4 << 76 | 0x2 << 62
+
+
 def new_name() -> str:
     """Return a UUID in 22 letters and digits that are easy to tell apart, as the id of an agent or a reply."""
     return _name_maker()()
@@ -37,17 +40,16 @@ def new_name() -> str:
 
 @cache
 def _name_maker() -> Callable[[], str]:
-    # Not at the top: they load what `import agentrt` need not wait for.
-    import uuid
-
-    import shortuuid.main
+    import shortuuid.main  # not at the top: it loads `uuid`, which `import agentrt` need not wait for
 
     letters = shortuuid.ShortUUID().get_alphabet()  # not the package's own functions: a program may change its alphabet
     # Two letters a digit, the lower one first: half as many divisions of a long number, which are most of the price.
     pairs = [low + high for high in letters for low in letters]
 
     def make() -> str:
-        return shortuuid.main.int_to_string(uuid.uuid4().int, pairs).rjust(22, letters[0])
+        # A random UUID, of version 4 of RFC 9562; as a number alone, since a `UUID` takes a third of the time.
+        number = int.from_bytes(os.urandom(16), "big") & _RANDOM_BITS | _VERSION_4
+        return shortuuid.main.int_to_string(number, pairs).rjust(22, letters[0])
 
     return make
 
