@@ -93,7 +93,8 @@ class RunStore:
     """The recorded runs of a session store, as `store.runs`.
 
     Methods that read first wait until this process has written its queued lines, for five seconds at most. If the store
-    fails, they raise `SessionIOError`; recorders continue.
+    fails, they raise `SessionIOError`; recorders continue. A run that is not there, while lines still wait, is not
+    called unknown: that raises `SessionIOError` too.
     """
 
     def __init__(self, rows: RunRows) -> None:
@@ -123,12 +124,13 @@ class RunStore:
         or not finished.
         """
         check_session_id(session_id)
-        await self.flush()
+        is_written = await self.flush()
         if not await self._ask("write", partial(self._add_verdicts, session_id, reply_id, verdicts)):
+            _check_written(is_written, session_id)
             raise UsageError(f"session {session_id!r:.100} has no finished run {reply_id!r:.100} for verdicts")
 
     async def flush(self) -> bool:
-        """Wait until queued lines are written, for five seconds at most; returns whether all are."""
+        """Wait until the lines that are queued now are written, for five seconds at most; returns whether all are."""
         return await self.writer.flush()
 
     async def load(self, session_id: str, reply_id: str | None = None) -> Run:
@@ -137,9 +139,11 @@ class RunStore:
         Raises `UsageError` for an unknown run, and `RunCorrupt` if it cannot be read.
         """
         check_session_id(session_id)
-        await self.flush()
+        is_written = await self.flush()
         # In a thread: a run of an hour has thousands of lines.
         found = await self._ask("read", partial(self._read, session_id, reply_id))
+        if found is None or reply_id is None:  # a newer one may wait
+            _check_written(is_written, session_id)
         if found is None:
             which = "no run" if reply_id is None else f"no run {reply_id!r:.100}"
             raise UsageError(
@@ -151,8 +155,10 @@ class RunStore:
     async def describe(self, session_id: str, reply_id: str) -> RunInfo | None:
         """Return the facts about a run, `None` for an unknown one."""
         check_session_id(session_id)
-        await self.flush()
+        is_written = await self.flush()
         row = await self._ask("read", partial(self._find, session_id, reply_id))
+        if row is None:
+            _check_written(is_written, session_id)
         return None if row is None or row.is_deleted else RunInfo.of_row(row)
 
     async def lines(self, session_id: str, reply_id: str, after: int = 0) -> Sequence[JSONObject]:
@@ -319,6 +325,15 @@ class RunStore:
             reason = type(error).__name__
         # Outside the `except`, so that the database's error does not become the context.
         raise SessionIOError(f"could not {action} recorded runs: {reason}")
+
+
+def _check_written(is_written: bool, session_id: str) -> None:
+    """Raise `SessionIOError` for a run that is not in the store, if this process may still have to write it."""
+    if not is_written:
+        raise SessionIOError(
+            f"a run of session {session_id!r:.100} may not be written yet, since lines have waited for more than five "
+            f"seconds, as for a slow store: call again when `await store.runs.flush()` returns True"
+        )
 
 
 def _has(names: Sequence[str], wanted: str | None) -> bool:

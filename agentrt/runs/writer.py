@@ -42,6 +42,8 @@ class RunWriter:
         self._queue: deque[_QueuedItem] = deque()
         self._bytes = 0  # of queued states, the only items with a known length
         self._state = threading.Condition()
+        # Items that were taken from the queue, and those of them that were written or given up.
+        self._taken = self._settled = 0
         self._is_running = False
         self._is_busy = self._flush_now = self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -81,17 +83,20 @@ class RunWriter:
             self._start()
 
     async def flush(self) -> bool:
-        """Wait until queued items are written, for five seconds at most; returns whether they are."""
+        """Wait until the items that are queued now are written, for five seconds at most; returns whether they are."""
         # Usually there is nothing to wait for, and starting a thread would cost more than this check.
         if not self._queue and not self._is_busy:
             return True
         return await to_thread.run_sync(self.wait, abandon_on_cancel=True)
 
     def wait(self, seconds: float = _MAX_FLUSH_SECONDS) -> bool:
-        """Block until queued items are written; returns whether they are."""
+        """Block until the items that are queued now are written; returns whether they are."""
         end = monotonic() + seconds
+        # The queue of a busy process is never empty. In this order an item that is taken meanwhile counts twice, which
+        # waits for one more at most.
+        last = len(self._queue) + self._taken
         with self._state:
-            while self._queue or self._is_busy:
+            while self._settled < last and (self._queue or self._is_busy):
                 left = end - monotonic()
                 if left <= 0:
                     return False
@@ -147,7 +152,7 @@ class RunWriter:
                 except Exception as error:  # noqa: BLE001  # the thread must live, or the queue grows for ever
                     self._log_once(error)
                 with self._state:
-                    self._is_busy = False
+                    self._is_busy, self._settled = False, self._taken
                     self._state.notify_all()
 
     def _write_batch(self) -> None:
@@ -168,6 +173,7 @@ class RunWriter:
                 touched.update((id(one), one) for one in lineage)  # the totals of its parents change as well
                 if log.root in self._contents:
                     self._contents.move_to_end(log.root)
+            self._taken += 1  # before it leaves the queue, for `wait`
             self._queue.popleft()
             if encode is RunLog.step:
                 self._bytes -= len(value.head)

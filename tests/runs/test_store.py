@@ -1,6 +1,7 @@
 """The stores of runs keep what `check_run_store` asks for."""
 
 import sqlite3
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from agentrt.errors import SessionIOError, UsageError
 from agentrt.runs import RunWrite
+from agentrt.runs.writer import RunWriter
 from agentrt.state import AgentState, FileStateStore, InMemoryStateStore, PostgresStore, RedisStore, SQLiteStore
 from agentrt.testing import StoreProblems, check_run_store
 from tests.runs.conftest import call, make_agent
@@ -129,6 +131,44 @@ async def test_reading_a_broken_store_says_so_without_its_words(store: InMemoryS
     with pytest.raises(SessionIOError, match="could not read recorded runs: ValueError") as raised:
         await store.runs.load("s1")
     assert "secret" not in str(raised.value)
+
+
+async def test_a_run_that_waits_to_be_written_is_not_unknown(store: InMemoryStateStore, monkeypatch: Any):
+    agent = make_agent(store, script=["One.", "Two."])
+    await agent.reply("Go", reply_id="r1")
+    assert await store.runs.flush()
+    session_id, may_write, write = agent.state.session_id, threading.Event(), store.runs._rows.write
+    monkeypatch.setattr(store.runs._rows, "write", lambda batch: may_write.wait(20) and write(batch))
+    monkeypatch.setattr(RunWriter.wait, "__defaults__", (0.01,))
+    # A reader would wait for the store itself, which is held here by the write.
+    monkeypatch.setattr(store.runs.writer, "_lock", threading.Lock())
+    await agent.reply("Go on", reply_id="r2")
+    for ask in (
+        store.runs.load(session_id),  # which would be the older one
+        store.runs.load(session_id, "r2"),
+        store.runs.describe(session_id, "r2"),
+    ):
+        with pytest.raises(SessionIOError, match="may not be written yet"):
+            await ask
+    assert (await store.runs.load(session_id, "r1")).reply_id == "r1"
+    may_write.set()
+    monkeypatch.setattr(RunWriter.wait, "__defaults__", (20.0,))
+    assert (await store.runs.load(session_id)).reply_id == "r2"
+
+
+async def test_flush_waits_for_nothing_that_is_queued_later(store: InMemoryStateStore, monkeypatch: Any):
+    writer, write = store.runs.writer, store.runs._rows.write
+
+    def write_while_more_comes(batch: Any) -> None:
+        write(batch)
+        [log] = writer._open.values()
+        writer.put(log, 0, lambda *_: None, None)
+
+    monkeypatch.setattr(store.runs._rows, "write", write_while_more_comes)
+    agent = make_agent(store, script=["One."])
+    await agent.reply("Go", reply_id="r1")
+    assert await store.runs.flush()
+    assert (await store.runs.load(agent.state.session_id)).reply_id == "r1"
 
 
 @pytest.mark.parametrize(
