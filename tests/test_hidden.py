@@ -34,6 +34,12 @@ HOLDERS: dict[str, Callable[[], Any]] = {
     "MCP headers": lambda: MCPToolset("crm", url="https://crm.example", headers={"authorization": SECRET}),
     "MCP URL": lambda: MCPToolset("crm", url=f"https://crm.example?key={SECRET}"),
     "MCP process": lambda: MCPToolset("crm", command=["crm"], env={"TOKEN": SECRET}),
+    "MCP option": lambda: MCPToolset("crm", command=["crm", "--api-token", SECRET]),
+    "MCP option in one word": lambda: MCPToolset("crm", command=f"crm --password={SECRET}"),
+    "MCP variable": lambda: MCPToolset("crm", command=["docker", "run", "-e", f"CRM_TOKEN={SECRET}", "crm"]),
+    "MCP shell": lambda: MCPToolset("crm", command=["sh", "-c", f"crm --api-key {SECRET} || crm"]),
+    "MCP argument": lambda: MCPToolset("crm", command=["crm", POSTGRES]),
+    "MCP header": lambda: MCPToolset("crm", command=["crm", "--header", f"Authorization: Bearer {SECRET}"]),
     "OAuth": lambda: OAuth(client=OAuthClient("id", SECRET, issuer="https://login.example")),
     "OAuth client": lambda: OAuthClient("id", SECRET, issuer="https://login.example"),
     "token store": lambda: TokenStore(REDIS, key=TokenStore.new_key()),
@@ -63,3 +69,5 @@ def test_nothing_shows_or_pickles_a_secret(make: Callable[[], Any], monkeypatch:
 def test_an_mcp_toolset_without_secrets_can_be_pickled() -> None:
     toolset = MCPToolset("crm", url="https://crm.example")
     assert pickle.loads(pickle.dumps(toolset)).server_url == toolset.server_url
+    toolset = MCPToolset("crm", command=["npx", "-y", "@crm/server", "--directory", "/srv", "--verbose"])
+    assert pickle.loads(pickle.dumps(toolset))._command == toolset._command

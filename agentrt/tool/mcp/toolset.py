@@ -23,6 +23,7 @@ from agentrt._runtime.text import lazy_pattern, mask, repr_of
 from agentrt.errors import ConfigError, ToolConfigError, ToolError
 from agentrt.message import Msg
 from agentrt.tool.base import ToolBase
+from agentrt.tool.mcp.command import hide_secrets
 from agentrt.tool.mcp.keeper import ConnectionKeeper
 from agentrt.tool.mcp.oauth import OAuth
 from agentrt.tool.mcp.oauth.needed import LoginNeeded
@@ -441,7 +442,7 @@ def _checked_command(name: str, command: Any) -> list[str] | None:
             f'MCPToolset({name!r}, command=...) must be a list of str, such as ["npx", "-y", "server"], not '
             f"{mask(repr_of(command))}"
         )
-    return parts
+    return hide_secrets(parts)
 
 
 def _checked_texts(name: str, word: str, given: Any, fits: bool, owner: str) -> dict[str, str]:

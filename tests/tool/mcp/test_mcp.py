@@ -199,6 +199,10 @@ async def test_opened_in_one_task_and_closed_in_another(tmp_path: Path) -> None:
 UNSTARTABLE = [
     (lambda: toolset("exit"), "exit', ended before it answered; .* exit code 7; .* ends with '.*no licence found for"),
     (lambda: MCPToolset("s", command=f"no-such-program --api-key {SECRET}"), r"--api-key \*\*\*' cannot be run"),
+    (
+        lambda: MCPToolset("s", command=["sh", "-c", "echo refused: $1 >&2; exit 7", "--api-key", SECRET]),
+        r"ends with 'refused: \*\*\*'",
+    ),
 ]
 
 

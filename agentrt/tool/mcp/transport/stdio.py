@@ -21,6 +21,7 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_a
 from agentrt._runtime.concurrency.process_group import close_pipes, has_ended, signal_group
 from agentrt._runtime.concurrency.wire import Lines, LongLine
 from agentrt._runtime.text import one_line
+from agentrt.tool.mcp.command import secrets_of, shown_words
 from agentrt.tool.mcp.text import clean_text
 from agentrt.tool.mcp.transport.group_guard import GroupGuard
 from agentrt.tool.mcp.transport.messages import without_malformed_tools
@@ -35,7 +36,6 @@ _SHOWN_LINES = 8
 _SECONDS_TO_END = 2.0
 _SECONDS_BETWEEN_LOOKS = 0.25
 _GROUP_SECONDS = 0.5
-_SECRET_OPTION = re.compile(r"(-[\w-]*(?:token|key|secret|passw\w*|auth\w*)[ =])\S+", re.IGNORECASE)
 _REQUEST_ID = re.compile(rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")')
 
 
@@ -43,8 +43,9 @@ class ServerProcess:
     """A server that runs as a child, in a process group of its own; all of that group ends with the connection."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str | None) -> None:
-        self.command = list(command)
-        self._env = dict(env)
+        # As they are given: in copies their secrets would be shown.
+        self.command = command
+        self._env = env
         self._cwd = cwd
         self._process: Process | None = None
         self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -64,13 +65,13 @@ class ServerProcess:
 
     @property
     def shown_command(self) -> str:
-        """The command, without the values of options whose names say that they are secret."""
-        return _SECRET_OPTION.sub(r"\1***", " ".join(self.command))
+        """The command, without its secrets."""
+        return " ".join(shown_words(self.command))
 
     @property
     def secrets(self) -> list[str]:
         """The secrets to mask in messages about the server."""
-        return [value for name, value in self._env.items() if name not in _INHERITED]
+        return [*(value for name, value in self._env.items() if name not in _INHERITED), *secrets_of(self.command)]
 
     def connect(self, on_end: Callable[[], None]) -> "ServerProcess":
         """Return what starts the server in an `async with`; `on_end` is called when the server has ended by itself."""
@@ -80,7 +81,7 @@ class ServerProcess:
     # A class and not a generator, which must not yield while a task group is open.
     async def __aenter__(self) -> Any:
         names = _INHERITED if os.name == "posix" else (*_INHERITED, *_WINDOWS_INHERITED)
-        environment = {name: os.environ[name] for name in names if name in os.environ} | self._env
+        environment = {**{name: os.environ[name] for name in names if name in os.environ}, **self._env}
         try:
             await self._guard.start()
             self._process = process = await anyio.open_process(
