@@ -19,9 +19,7 @@ def hide_secrets(command: Sequence[str]) -> list[str]:
 
     Secrets are the values of options and variables whose names say so, and what looks like a key or a password.
     """
-    return [
-        word if word == shown else HiddenStr(word) for word, shown in zip(command, shown_words(command), strict=True)
-    ]
+    return [word if word == text else HiddenStr(word) for word, text in zip(command, shown_words(command), strict=True)]
 
 
 def shown_words(command: Sequence[str]) -> Iterator[str]:
