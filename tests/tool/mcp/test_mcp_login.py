@@ -6,7 +6,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from agentrt.event import RequireUserConfirmEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import MCPToolset, OAuth, OAuthClient, TokenStore
-from agentrt.tool.mcp.oauth.provider import CodeProvider
+from agentrt.tool.mcp.oauth.provider import CodeProvider, MachineProvider
 from tests.tool.mcp.servers import results_of
 
 ROOT = Path(__file__).parents[3]
@@ -235,6 +236,47 @@ async def test_owners_have_logins_of_their_own(origin: str) -> None:
             await tools.resources(owner="carl")
     assert len(seen["ann"]) == len(seen["bob"]) == 1
     assert seen["ann"] != seen["bob"]
+
+
+async def test_no_client_and_no_user_has_the_login_of_another() -> None:
+    """Of one store and one server: each user, and each client that logs in by its secret, for the scopes it has."""
+
+    def machine(client_id: str, *scopes: str) -> MachineProvider:
+        client = OAuthClient(client_id, "hunter2", issuer="https://login.example")
+        login = OAuth(grant="client_credentials", client=client, scopes=scopes, store=store)
+        return MachineProvider(login, "https://crm.example/mcp")
+
+    def user(owner: str) -> CodeProvider:
+        return CodeProvider(OAuth(store=store), owner, "https://crm.example/mcp")
+
+    store = TokenStore()
+    makers: list[Callable[[], Any]] = [
+        partial(machine, "admin", "write"),
+        partial(machine, "admin"),
+        partial(machine, "clerk"),
+        partial(user, ""),
+        partial(user, "ann"),
+    ]
+    for number, make in enumerate(makers):
+        assert await make().get_tokens() is None
+        await make().set_tokens(OAuthToken(access_token=f"token-{number}", token_type="Bearer"))
+    for number, make in enumerate(makers):
+        provider = make()
+        assert (await provider.get_tokens()).access_token == f"token-{number}"
+        assert await provider.oauth.forget(provider.server_url, provider.owner)
+        assert await make().get_tokens() is None
+
+
+async def test_a_login_that_is_forgotten_is_used_no_longer(origin: str) -> None:
+    login = make_login()
+    async with make_agent(origin, login, "log_in", owner="ann") as agent:
+        await agent.reply("Go")
+        await log_in(agent, login)
+        assert await login.forget(f"{origin}/mcp", "ann")
+        model = ScriptedChatModel([ChatResponse([ToolCallBlock("c", "mcp__s__whoami", "{}")]), "done"])
+        later = Agent("a", "Help.", model, tools=agent.toolkit.toolsets, state=AgentState(labels={"owner": "ann"}))
+        await later.reply("Who am I?")
+        assert isinstance(later.waiting(), RequireUserConfirmEvent)
 
 
 async def test_callback_is_good_once_and_for_its_owner(origin: str) -> None:

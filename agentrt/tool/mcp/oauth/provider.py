@@ -52,12 +52,14 @@ class _StoredLogin(OAuthClientProvider):
     server_url: str
     refused = ""  # the access token that the server has refused
     is_stale = True  # the store may have another login than this one
+    _forgotten = 0  # how many logins had been deleted when the store was read
     _client: JSONObject | None = None  # that the tokens were given to
 
     @property
     def has_login(self) -> bool:
         """Whether a request may be sent without asking the store first: with a token, or before any refusal."""
         context = self.context
+        self.is_stale = self.is_stale or self._forgotten != self.oauth.forgotten
         return self._initialized and not self.is_stale and (context.current_tokens is None or context.is_token_valid())
 
     @property
@@ -100,12 +102,17 @@ class _StoredLogin(OAuthClientProvider):
         if self.is_stale:
             self._initialized = False
 
+    @property
+    def _key(self) -> tuple[str, ...]:
+        return self.oauth.key_of(self.server_url, self.owner)
+
     async def _initialize(self) -> None:
+        self._forgotten = self.oauth.forgotten  # before the store is read
         await super()._initialize()  # type: ignore[no-untyped-call,unused-ignore]
         self.is_stale = False
 
     async def get_tokens(self) -> OAuthToken | None:
-        entry = await self.oauth.store.get("login", self.owner, self.server_url)
+        entry = await self.oauth.store.get(*self._key)
         if entry is None or entry["tokens"]["access_token"] == self.refused:
             return None
         self.restore(entry)
@@ -115,7 +122,7 @@ class _StoredLogin(OAuthClientProvider):
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         entry = {**self.remember(), "tokens": _entry_of(tokens), "expires_at": self.context.token_expiry_time}
-        await self.oauth.store.put("login", self.owner, self.server_url, entry=entry, seconds=_KEPT_SECONDS)
+        await self.oauth.store.put(*self._key, entry=entry, seconds=_KEPT_SECONDS)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         client = self.oauth.client
@@ -150,11 +157,10 @@ class _StoredLogin(OAuthClientProvider):
         self.is_stale = True
         self._client = None
         if tokens is not None and await self.get_tokens() is None:
-            key = "login", self.owner, self.server_url
-            taken = await self.oauth.store.take(*key)
+            taken = await self.oauth.store.take(*self._key)
             if taken is not None and taken["tokens"]["access_token"] != self.refused:
                 # Another process has stored new ones since the line before the last.
-                await self.oauth.store.put(*key, entry=taken, seconds=_KEPT_SECONDS)
+                await self.oauth.store.put(*self._key, entry=taken, seconds=_KEPT_SECONDS)
 
 
 class CodeProvider(_StoredLogin):

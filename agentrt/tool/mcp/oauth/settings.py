@@ -135,6 +135,7 @@ class OAuth:
         check_bool("OAuth(allow_private=...)", allow_private)
         self.client, self.grant, self.redirect_uri, self.allow_private = client, grant, redirect_uri, allow_private
         self.store = TokenStore() if store is None else store
+        self.forgotten = 0
 
     def check_url(self, name: str, url: str | None) -> None:
         """Raise `ConfigError` for the URL of a server that tokens must not go to."""
@@ -165,8 +166,20 @@ class OAuth:
         return await finish_login(self, parameters, server_url, owner)
 
     async def forget(self, server_url: str, owner: str = "") -> bool:
-        """Remove the tokens of an owner for a server; returns whether there were any."""
-        return await self.store.take("login", owner, server_url) is not None
+        """Remove the tokens of an owner for a server; returns whether there were any.
+
+        Open connections of this object use them no longer; those of other processes do until the server refuses them.
+        """
+        taken = await self.store.take(*self.key_of(server_url, owner))
+        self.forgotten += 1  # connections compare it with what they read before
+        return taken is not None
+
+    def key_of(self, server_url: str, owner: str) -> tuple[str, ...]:
+        """Return the key of a login in the store: of a user, or of a client that logs in by its secret."""
+        if self.grant == "authorization_code":
+            return "login", owner, server_url
+        assert isinstance(self.client, OAuthClient)
+        return "client login", self.client.client_id, self.client.issuer or "", " ".join(self.scopes or ()), server_url
 
     @never_raises
     def __repr__(self) -> str:
