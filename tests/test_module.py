@@ -76,6 +76,11 @@ STATE = {"toolkit": {"history": {"calls": [{"tool": "search", "args": {"q": "tes
 # Saving
 
 
+@pytest.fixture
+def person() -> Person:
+    return well_used()
+
+
 def test_registered_attributes_and_child_modules_are_saved() -> None:
     state = well_used().state_dict()
     assert state == STATE
@@ -105,8 +110,7 @@ def test_functions_of_ones_own_convert_what_json_cannot_hold() -> None:
     assert type(loaded.prefs) is OrderedDict
 
 
-def test_a_state_is_of_its_own() -> None:
-    person = well_used()
+def test_a_state_is_of_its_own(person: Person) -> None:
     scramble(person.state_dict())
     assert person.state_dict() == STATE
 
@@ -128,8 +132,7 @@ def test_state_that_a_child_keeps_using_is_copied() -> None:
     assert (child.first, child.second) == ([1], [2])
 
 
-def test_attribute_without_json_form_is_named_and_not_quoted() -> None:
-    person = well_used()
+def test_attribute_without_json_form_is_named_and_not_quoted(person: Person) -> None:
     person.toolkit.history.calls.append({"the secret"})  # type: ignore[union-attr]
     with pytest.raises(SessionUnserializable, match=r"Calls\.calls holds .* type set is not") as caught:
         person.state_dict()
@@ -235,8 +238,7 @@ def test_a_module_in_a_property_or_a_list_is_no_child() -> None:
     assert Around().state_dict() == {}
 
 
-def test_a_child_replaced_by_none_is_none_any_more() -> None:
-    person = well_used()
+def test_a_child_replaced_by_none_is_none_any_more(person: Person) -> None:
     person.toolkit.history = None  # type: ignore[union-attr]
     state = person.state_dict()
     assert state == {"toolkit": {}, "name": "Alice"}
@@ -250,8 +252,7 @@ def test_a_child_replaced_by_another_is_saved_in_its_place() -> None:
     assert tools.state_dict() == {"history": Person("other").state_dict()}
 
 
-def test_what_is_deleted_is_not_saved_and_not_asked_for() -> None:
-    person = well_used()
+def test_what_is_deleted_is_not_saved_and_not_asked_for(person: Person) -> None:
     del person.toolkit
     del person.name
     assert person.state_dict() == {}
@@ -259,8 +260,7 @@ def test_what_is_deleted_is_not_saved_and_not_asked_for() -> None:
     assert not hasattr(person, "name")
 
 
-def test_child_that_holds_its_parent_is_refused_with_the_path() -> None:
-    person = well_used()
+def test_child_that_holds_its_parent_is_refused_with_the_path(person: Person) -> None:
     person.toolkit.history.owner = person  # type: ignore[union-attr]
     circle = r"Calls\.owner \(Person -> Tools -> Calls -> Person\): hold a parent by weakref"
     with pytest.raises(StateError, match=circle):
@@ -324,8 +324,7 @@ def test_a_module_that_was_never_set_up_says_so(use: Callable[[Any], Any]) -> No
         use(Never())
 
 
-def test_being_set_up_twice_forgets_nothing() -> None:
-    person = well_used()
+def test_being_set_up_twice_forgets_nothing(person: Person) -> None:
     StateModule.__init__(person)
     assert person.state_dict() == STATE
 
@@ -333,15 +332,13 @@ def test_being_set_up_twice_forgets_nothing() -> None:
 # Loading
 
 
-def test_missing_state_is_named_by_path_and_nothing_is_loaded() -> None:
-    person = well_used()
+def test_missing_state_is_named_by_path_and_nothing_is_loaded(person: Person) -> None:
     with pytest.raises(KeyError, match=r"Person\.toolkit\.history\.calls"):
         person.load_state_dict({"toolkit": {"history": {}}, "name": "changed"})
     assert person.state_dict() == STATE
 
 
-def test_without_strict_missing_state_keeps_its_value() -> None:
-    person = well_used()
+def test_without_strict_missing_state_keeps_its_value(person: Person) -> None:
     person.load_state_dict({"toolkit": {"history": {}}, "name": "changed"}, strict=False)
     assert person.state_dict() == STATE | {"name": "changed"}
     person.load_state_dict({}, strict=False)
@@ -356,8 +353,7 @@ def test_what_the_state_has_beyond_is_passed_over(strict: bool) -> None:
 
 
 @pytest.mark.parametrize("bad", [None, [], "x", object()])
-def test_a_state_that_is_no_dict_is_refused_by_its_place(bad: Any) -> None:
-    person = well_used()
+def test_a_state_that_is_no_dict_is_refused_by_its_place(bad: Any, person: Person) -> None:
     with pytest.raises(TypeError, match="the state of Person must be a dict"):
         person.load_state_dict(bad)
     with pytest.raises(TypeError, match=r"the state of Person\.toolkit must be a dict"):
@@ -409,8 +405,7 @@ def test_a_setter_that_refuses_takes_everything_back() -> None:
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_child_that_fails_halfway_restores_everything() -> None:
-    person = well_used()
+def test_child_that_fails_halfway_restores_everything(person: Person) -> None:
     person.one, person.two = Careless(), Careless()  # type: ignore[attr-defined]
     before = person.state_dict()
     changed = copy.deepcopy(before) | {"name": "changed", "one": {"first": [3], "second": [4]}, "two": {"first": [5]}}
@@ -422,12 +417,11 @@ def test_child_that_fails_halfway_restores_everything() -> None:
     assert person.state_dict() == changed
 
 
-def test_attribute_that_cannot_be_restored_is_noted_on_the_error() -> None:
+def test_attribute_that_cannot_be_restored_is_noted_on_the_error(person: Person) -> None:
     class Stubborn(Careless):
         def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
             raise OSError("stubborn")
 
-    person = well_used()
     person.child = Stubborn()  # type: ignore[attr-defined]
     with pytest.raises(OSError, match="stubborn") as caught:
         person.load_state_dict({**person.state_dict(), "name": "changed"})
@@ -455,8 +449,7 @@ def test_several_modules_are_loaded_together_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_a_deep_copy_has_the_state_and_goes_its_own_way(copied: Callable[[Any], Any]) -> None:
-    person = well_used()
+def test_a_deep_copy_has_the_state_and_goes_its_own_way(copied: Callable[[Any], Any], person: Person) -> None:
     other = copied(person)
     assert other.state_dict() == STATE
     other.name = "Bob"
@@ -466,8 +459,7 @@ def test_a_deep_copy_has_the_state_and_goes_its_own_way(copied: Callable[[Any], 
     assert other.state_dict() == STATE
 
 
-def test_a_copy_registers_for_itself() -> None:
-    person = well_used()
+def test_a_copy_registers_for_itself(person: Person) -> None:
     other = copy.copy(person)
     other.register_state("mood")
     other.toolkit = None

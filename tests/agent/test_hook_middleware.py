@@ -94,6 +94,11 @@ def note_with(notes: list[Any], note: Any):
     return hook
 
 
+@pytest.fixture
+def agent() -> Echo:
+    return Echo()
+
+
 def test_example_of_the_hook_guide_prints_what_the_guide_says(program_runner: ProgramRunner):
     program = """
         import asyncio
@@ -136,8 +141,7 @@ def test_example_of_the_hook_guide_prints_what_the_guide_says(program_runner: Pr
     ]
 
 
-async def test_instance_hooks_run_before_class_hooks_each_in_order():
-    agent = Echo()
+async def test_instance_hooks_run_before_class_hooks_each_in_order(agent):
     Echo.register_class_hook("pre_reply", "a", mark_before("3"))
     agent.register_instance_hook("pre_reply", "a", mark_before("1"))
     Echo.register_class_hook("pre_reply", "b", mark_before("4"))
@@ -145,24 +149,21 @@ async def test_instance_hooks_run_before_class_hooks_each_in_order():
     assert (await agent(user_msg("0"))).content == "01234"
 
 
-async def test_post_hooks_run_in_the_same_order():
-    agent = Echo()
+async def test_post_hooks_run_in_the_same_order(agent):
     Echo.register_class_hook("post_reply", "a", mark_after("3"))
     agent.register_instance_hook("post_reply", "a", mark_after("1"))
     agent.register_instance_hook("post_reply", "b", mark_after("2"))
     assert (await agent(user_msg("0"))).content == "0123"
 
 
-async def test_registering_a_name_again_replaces_the_hook_in_place():
-    agent = Echo()
+async def test_registering_a_name_again_replaces_the_hook_in_place(agent):
     for name, mark in [("a", "1"), ("b", "2"), ("a", "3")]:
         agent.register_instance_hook("pre_reply", name, mark_before(mark))
         Echo.register_class_hook("pre_reply", name, mark_before(mark))
     assert (await agent(user_msg("0"))).content == "03232"
 
 
-async def test_hook_removed_and_registered_again_runs_last():
-    agent = Echo()
+async def test_hook_removed_and_registered_again_runs_last(agent):
     hooks = {name: mark_before(name) for name in "ab"}
     for name, hook in hooks.items():
         agent.register_instance_hook("pre_reply", name, hook)
@@ -172,7 +173,7 @@ async def test_hook_removed_and_registered_again_runs_last():
     assert (await agent(user_msg("0"))).content == "0ba"
 
 
-async def test_plain_and_async_functions_methods_and_objects_are_hooks():
+async def test_plain_and_async_functions_methods_and_objects_are_hooks(agent):
     class Marker:
         def __call__(self, agent, kwargs):
             return mark_before("object")(agent, kwargs)
@@ -188,7 +189,6 @@ async def test_plain_and_async_functions_methods_and_objects_are_hooks():
     def three(mark, self, kwargs):
         return mark_before(mark)(self, kwargs)
 
-    agent = Echo()
     for number, hook in enumerate([function, Marker().method, functools.partial(three, "partial "), Marker()]):
         agent.register_instance_hook("pre_reply", str(number), hook)
     assert (await agent(user_msg("an"))).content == "an async method partial object"
@@ -273,7 +273,7 @@ async def test_removed_class_hook_is_gone_for_existing_agents():
     assert notes == [1, 1]
 
 
-async def test_changes_of_a_hook_count_only_if_it_returns_them():
+async def test_changes_of_a_hook_count_only_if_it_returns_them(agent):
     def before(self, kwargs):
         kwargs["msg"].content = "changed"
         kwargs["msg"] = None
@@ -282,7 +282,6 @@ async def test_changes_of_a_hook_count_only_if_it_returns_them():
         kwargs.clear()
         output.content = "changed"
 
-    agent = Echo()
     agent.register_instance_hook("pre_reply", "change", before)
     agent.register_instance_hook("post_reply", "change", after)
     agent.register_instance_hook("post_reply", "mark", mark_after("!"))
@@ -291,8 +290,7 @@ async def test_changes_of_a_hook_count_only_if_it_returns_them():
     assert message.content == "as it was"
 
 
-async def test_the_last_result_that_is_not_none_counts():
-    agent = Echo()
+async def test_the_last_result_that_is_not_none_counts(agent):
     for name, hook in [
         ("a", mark_before("1")),
         ("b", note_with([], 0)),
@@ -305,8 +303,7 @@ async def test_the_last_result_that_is_not_none_counts():
     assert (await agent(user_msg("0"))).content == "0123"
 
 
-async def test_hooks_that_return_none_leave_the_same_message():
-    agent = Echo()
+async def test_hooks_that_return_none_leave_the_same_message(agent):
     agent.register_instance_hook("pre_reply", "note", note_with([], 0))
     agent.register_instance_hook("post_reply", "note", note_with([], 0))
     message = user_msg("this one")
@@ -354,25 +351,22 @@ async def test_arguments_that_do_not_fit_are_a_type_error_with_hint():
     assert notes == []
 
 
-async def test_a_post_hook_sees_the_arguments_that_the_core_got():
+async def test_a_post_hook_sees_the_arguments_that_the_core_got(agent):
     seen = []
-    agent = Echo()
     agent.register_instance_hook("pre_reply", "mark", mark_before("!"))
     agent.register_instance_hook("post_reply", "see", lambda self, kwargs, output: seen.append(kwargs["msg"].content))
     await agent(user_msg("a"))
     assert seen == ["a!"]
 
 
-async def test_value_that_cannot_be_copied_is_named_in_the_error():
-    agent = Echo()
+async def test_value_that_cannot_be_copied_is_named_in_the_error(agent):
     agent.register_instance_hook("pre_reply", "note", note_with([], 0))
     with pytest.raises(HookError, match="the argument 'msg', a generator, cannot be copied"):
         await agent(number for number in ())
 
 
 @pytest.mark.parametrize("result", [1, "text", [], user_msg("a")], ids=lambda result: type(result).__name__)
-async def test_pre_hook_that_does_not_return_a_dict_is_named(result):
-    agent = Echo()
+async def test_pre_hook_that_does_not_return_a_dict_is_named(result, agent):
     agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: result)
     with pytest.raises(HookError, match="the pre_reply hook 'wrong' must return a dict or None"):
         await agent(user_msg("a"))
@@ -380,8 +374,7 @@ async def test_pre_hook_that_does_not_return_a_dict_is_named(result):
         await agent(user_msg("a"))
 
 
-async def test_argument_that_the_core_does_not_have_is_refused():
-    agent = Echo()
+async def test_argument_that_the_core_does_not_have_is_refused(agent):
     agent.register_instance_hook("pre_reply", "wrong", lambda self, kwargs: {**kwargs, "mgs": user_msg("b")})
     with pytest.raises(HookError, match=r"pre_reply hook 'wrong' returned the argument 'mgs', .* it has msg"):
         await agent(user_msg("a"))
@@ -399,8 +392,7 @@ async def test_arguments_that_a_hook_leaves_out_keep_their_values():
     assert seen == [["msg", "times"]]
 
 
-async def test_post_reply_hook_that_does_not_return_a_msg_is_refused():
-    agent = Echo()
+async def test_post_reply_hook_that_does_not_return_a_msg_is_refused(agent):
     agent.register_instance_hook("post_reply", "wrong", lambda self, kwargs, output: "no message")
     with pytest.raises(HookError, match="post_reply hook 'wrong' must return a Msg or None, not 'no message'"):
         await agent(user_msg("a"))
@@ -417,14 +409,13 @@ async def test_post_hook_that_returns_a_wrong_type_is_named(hook_type, wanted):
         await agent.reply("go")
 
 
-async def test_post_hook_may_give_an_answer_where_there_was_none():
+async def test_post_hook_may_give_an_answer_where_there_was_none(agent):
     seen = []
 
     def after(self, kwargs, output):
         seen.append(output)
         return user_msg("something")
 
-    agent = Echo()
     agent.register_instance_hook("post_reply", "say", after)
     assert (await agent(None)).content == "something"
     assert seen == [None]
@@ -531,11 +522,10 @@ async def test_an_error_of_a_hook_leaves_as_it_is(hook_type):
     assert agent.state.reply_context is None
 
 
-async def test_hook_that_calls_its_own_core_gets_a_hook_error():
+async def test_hook_that_calls_its_own_core_gets_a_hook_error(agent):
     async def ask_again(self, kwargs):
         await self.reply(kwargs["msg"])
 
-    agent = Echo()
     agent.register_instance_hook("pre_reply", "again", ask_again)
     with pytest.raises(HookError, match="a hook of 'Echo' called reply, which it is a hook of"):
         await agent(user_msg("a"))
@@ -554,11 +544,10 @@ async def test_hook_that_asks_its_agent_to_reply_gets_busy_error():
 
 
 @pytest.mark.parametrize("core", ["observe", "print"])
-async def test_hook_of_observe_or_print_that_calls_it_gets_an_error(core):
+async def test_hook_of_observe_or_print_that_calls_it_gets_an_error(core, agent):
     async def call_core(self, kwargs, output):
         await getattr(self, core)(user_msg("again"))
 
-    agent = Echo()
     agent.register_instance_hook(f"post_{core}", "again", call_core)
     with pytest.raises(HookError, match=f"called {core}"):
         await getattr(agent, core)(user_msg("a"))
@@ -579,8 +568,7 @@ async def test_a_hook_may_call_other_cores_and_other_agents():
 
 
 @pytest.mark.parametrize("whose", ["instance", "class"])
-async def test_hooks_are_removed_by_name_by_type_and_all_at_once(whose):
-    agent = Echo()
+async def test_hooks_are_removed_by_name_by_type_and_all_at_once(whose, agent):
     owner = agent if whose == "instance" else Echo
     register = getattr(owner, f"register_{whose}_hook")
     remove = getattr(owner, f"remove_{whose}_hook")
@@ -598,8 +586,7 @@ async def test_hooks_are_removed_by_name_by_type_and_all_at_once(whose):
 
 
 @pytest.mark.parametrize("whose", ["instance", "class"])
-def test_removing_an_unknown_hook_names_the_known_ones(whose):
-    agent = Echo()
+def test_removing_an_unknown_hook_names_the_known_ones(whose, agent):
     owner = agent if whose == "instance" else Echo
     getattr(owner, f"register_{whose}_hook")("pre_reply", "there", mark_before(""))
     remove = getattr(owner, f"remove_{whose}_hook")
@@ -644,8 +631,7 @@ def test_react_agents_have_reasoning_and_acting_hooks():
     }
 
 
-def test_object_that_cannot_be_a_hook_is_refused_at_registration():
-    agent = Echo()
+def test_object_that_cannot_be_a_hook_is_refused_at_registration(agent):
     with pytest.raises(HookError, match=r"the pre_reply hook 'h' must take \(self, kwargs\), but it takes \(\)"):
         agent.register_instance_hook("pre_reply", "h", lambda: None)
     with pytest.raises(HookError, match=r"must take \(self, kwargs, output\), but it takes \(self, kwargs\)"):
@@ -713,13 +699,12 @@ async def test_hook_registered_while_the_loop_runs_waits_for_the_next():
     assert notes == ["acting", "reply"]
 
 
-async def test_reply_keeps_the_hooks_it_began_with_when_removed():
+async def test_reply_keeps_the_hooks_it_began_with_when_removed(agent):
     notes: list[str] = []
 
     def remove(self, kwargs):
         self.clear_instance_hooks()
 
-    agent = Echo()
     agent.register_instance_hook("pre_reply", "remove", remove)
     agent.register_instance_hook("post_reply", "note", note_with(notes, "post"))
     await agent(user_msg("a"))

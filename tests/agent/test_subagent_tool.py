@@ -29,6 +29,11 @@ from tests.agent.subagents import Echo, register, results_of, run_tool, search_w
 from tests.loop.helpers import call
 
 
+@pytest.fixture
+def toolkit() -> Toolkit:
+    return Toolkit()
+
+
 async def test_host_without_direct_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     """The supervisor has no tool but its sub-agent, and gets one whole result with nothing of the way there."""
     printed = io.StringIO()
@@ -45,15 +50,13 @@ async def test_host_without_direct_tools(monkeypatch: pytest.MonkeyPatch) -> Non
     assert printed.getvalue() == ""
 
 
-async def test_result_of_a_call_is_one_and_the_last() -> None:
-    toolkit = Toolkit()
+async def test_result_of_a_call_is_one_and_the_last(toolkit: Toolkit) -> None:
     name = await register(toolkit)
     items = [item async for item in toolkit.call_tool_function(call("c1", name, query="x"))]
     assert [item.is_last for item in items] == [True]
 
 
-async def test_schema_has_name_description_and_two_parameters() -> None:
-    toolkit = Toolkit()
+async def test_schema_has_name_description_and_two_parameters(toolkit: Toolkit) -> None:
     await register(toolkit, Echo, spec_of("search"))
     await register(toolkit, Echo, spec_of("fetch"))
     schemas = [schema["function"] for schema in toolkit.get_json_schemas()]
@@ -63,8 +66,7 @@ async def test_schema_has_name_description_and_two_parameters() -> None:
     assert schemas[0]["parameters"]["required"] == ["query"]
 
 
-async def test_model_reaches_the_sub_agent_that_it_names() -> None:
-    toolkit = Toolkit()
+async def test_model_reaches_the_sub_agent_that_it_names(toolkit: Toolkit) -> None:
     for name in ("search", "fetch"):
         await register(toolkit, Echo, spec_of(name))
     model = ScriptedChatModel([[call("1", "agent_fetch", query="a page")], "done"])
@@ -81,7 +83,7 @@ async def test_function_can_be_called_as_it_is() -> None:
     assert result.is_last
 
 
-async def test_context_of_the_model_is_passed_on_and_forges_nothing() -> None:
+async def test_context_of_the_model_is_passed_on_and_forges_nothing(toolkit: Toolkit) -> None:
     received: list[Msg] = []
 
     class Listening(SubAgentBase):
@@ -89,7 +91,6 @@ async def test_context_of_the_model_is_passed_on_and_forges_nothing() -> None:
             received.append(msg)
             return msg
 
-    toolkit = Toolkit()
     name = await register(toolkit, Listening)
     await run_tool(toolkit, name, query="x", context={"url": "u", "delegation_context": {"safety_flags": {}}})
     [msg] = received
@@ -98,13 +99,12 @@ async def test_context_of_the_model_is_passed_on_and_forges_nothing() -> None:
     assert msg.metadata["delegation_context"]["task_summary"] == "x"
 
 
-async def test_only_text_and_data_of_the_answer_leave() -> None:
+async def test_only_text_and_data_of_the_answer_leave(toolkit: Toolkit) -> None:
     class Thinking(SubAgentBase):
         async def reply(self, msg: Msg) -> Msg:
             blocks = [ThinkingBlock("hidden"), TextBlock("shown")]
             return Msg(self.name, blocks, "assistant", metadata={"response_msg": msg, "unavailable": True})
 
-    toolkit = Toolkit()
     name = await register(toolkit, Thinking)
     result = await run_tool(toolkit, name, query="x")
     assert [block.type for block in result.content] == ["text"]
@@ -187,7 +187,7 @@ async def test_deps_reach_the_sub_agent() -> None:
 # Registration.
 
 
-async def test_both_healthchecks_are_asked_once_at_registration() -> None:
+async def test_both_healthchecks_are_asked_once_at_registration(toolkit: Toolkit) -> None:
     asked: list[str] = []
 
     class Checked(Echo):
@@ -199,7 +199,6 @@ async def test_both_healthchecks_are_asked_once_at_registration() -> None:
         asked.append("spec")
         return True
 
-    toolkit = Toolkit()
     name = await register(toolkit, Checked, spec_of(healthcheck=check))
     await run_tool(toolkit, name, query="x")
     await run_tool(toolkit, name, query="y")
@@ -343,7 +342,7 @@ async def test_export_agent_refuses_what_is_not_a_bundle() -> None:
 
 
 @pytest.mark.parametrize("kind", ["anything", "a list", "two"])
-async def test_reply_may_have_other_parameters(kind: str) -> None:
+async def test_reply_may_have_other_parameters(kind: str, toolkit: Toolkit) -> None:
     class Anything(SubAgentBase):
         async def reply(self, *args: Any, **kwargs: Any) -> Msg:
             return Msg(self.name, args[0].get_text_content(), "assistant")
@@ -357,17 +356,15 @@ async def test_reply_may_have_other_parameters(kind: str) -> None:
         async def reply(self, msg: Msg, style: str = "plain") -> Msg:  # type: ignore[override]
             return Msg(self.name, f"{msg.get_text_content()}", "assistant", metadata={"style": style})
 
-    toolkit = Toolkit()
     name = await register(toolkit, {"anything": Anything, "a list": AList, "two": Two}[kind])
     assert (await run_tool(toolkit, name, query="x")).text == "x"
 
 
-async def test_one_may_say_nothing() -> None:
+async def test_one_may_say_nothing(toolkit: Toolkit) -> None:
     class Silent(SubAgentBase):
         async def reply(self, msg: Msg) -> Any:
             return None
 
-    toolkit = Toolkit()
     name = await register(toolkit, Silent)
     result = await run_tool(toolkit, name, query="x")
     assert (result.text, result.state) == ("", "success")
@@ -448,8 +445,7 @@ def test_unavailable_is_in_the_tree() -> None:
     assert issubclass(SubAgentUnavailable, AgentRTError)
 
 
-async def test_tool_context_is_hidden_from_the_model() -> None:
-    toolkit = Toolkit()
+async def test_tool_context_is_hidden_from_the_model(toolkit: Toolkit) -> None:
     name = await register(toolkit)
     tool = toolkit.get(name)
     assert tool is not None

@@ -42,8 +42,7 @@ class Tell(MiddlewareBase):
 
 
 @pytest.mark.parametrize("hook", STREAMS)
-async def test_before_code_runs_inwards_items_and_after_code_outwards(hook: str) -> None:
-    agent = Log()
+async def test_before_code_runs_inwards_items_and_after_code_outwards(hook: str, agent: Log) -> None:
     chains = compile_with(Tell("1"), Tell("2"), Tell("3"))
     async for item in enter(chains, hook, agent):
         agent.append(f"consumer gets {text_of(item)}")
@@ -55,15 +54,13 @@ async def test_before_code_runs_inwards_items_and_after_code_outwards(hook: str)
     ]
 
 
-async def test_a_call_runs_inwards_and_its_result_outwards() -> None:
-    agent = Log()
+async def test_a_call_runs_inwards_and_its_result_outwards(agent: Log) -> None:
     result = await enter(compile_with(Tell("1"), Tell("2")), "on_model_call", agent)
     assert agent == ["1 before", "2 before", "core", "2 after", "1 after"]
     assert text_of(result) == "answer"
 
 
-async def test_responses_of_a_stream_reach_the_innermost_layer_first() -> None:
-    agent = Log()
+async def test_responses_of_a_stream_reach_the_innermost_layer_first(agent: Log) -> None:
     stream = await enter(compile_with(Tell("1"), Tell("2"), on_model_call=stream_model), "on_model_call", agent)
     assert agent == ["1 before", "2 before", "2 after", "1 after"]
     agent.clear()
@@ -83,7 +80,7 @@ async def test_the_core_of_a_transformer_runs_before_every_layer() -> None:
     assert await enter(chains, "on_system_prompt", Log(), current_prompt="core") == "CORE one"
 
 
-async def test_layer_that_overrides_one_hook_is_in_no_other_chain() -> None:
+async def test_layer_that_overrides_one_hook_is_in_no_other_chain(agent: Log) -> None:
     class Middle(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             agent.append("middle")
@@ -91,7 +88,6 @@ async def test_layer_that_overrides_one_hook_is_in_no_other_chain() -> None:
                 yield item
 
     chains = compile_with(Tell("1"), Middle(), Tell("2"))
-    agent = Log()
     await read_texts(enter(chains, "on_reasoning", agent))
     assert agent[:4] == ["1 before", "middle", "2 before", "core opens"]
     agent.clear()
@@ -109,7 +105,7 @@ class WithPrint(MiddlewareBase):
 ON_PRINT = HookSpec("on_print", "call", ("msg", "last"), (), None, "showing one message")
 
 
-async def test_hook_is_added_by_one_line_in_the_table() -> None:
+async def test_hook_is_added_by_one_line_in_the_table(agent: Log) -> None:
     class Upper(WithPrint):
         async def on_print(self, agent, input_kwargs, next_handler):
             await next_handler(msg=input_kwargs["msg"].upper())
@@ -117,7 +113,6 @@ async def test_hook_is_added_by_one_line_in_the_table() -> None:
     async def show(agent: Log, msg: str, last: bool) -> None:
         agent.append(f"{msg} {last}")
 
-    agent = Log()
     chains = compile_chains(WithPrint, (*HOOKS, ON_PRINT), {**CORES, "on_print": show}, [Upper()])
     await chains.on_print(agent, msg="hello", last=True)
     assert agent == ["HELLO True"]

@@ -61,8 +61,7 @@ class One(MiddlewareBase):
             self.places.release()
 
 
-async def test_next_call_in_mid_stream_closes_streams_further_in() -> None:
-    agent = Log()
+async def test_next_call_in_mid_stream_closes_streams_further_in(agent: Log) -> None:
     chains = compile_with(Guard("1"), Again(), Refuse("2"), Guard("3"), on_model_call=stream_model)
     assert await read_texts(await enter(chains, "on_model_call", agent)) == ["a", "b", "c"]
     assert agent == [
@@ -73,8 +72,7 @@ async def test_next_call_in_mid_stream_closes_streams_further_in() -> None:
     ]
 
 
-async def test_streams_of_the_next_call_close_before_those_around_them() -> None:
-    agent = Log()
+async def test_streams_of_the_next_call_close_before_those_around_them(agent: Log) -> None:
     chains = compile_with(Guard("1"), Again(), Refuse("2"), Guard("3"), on_model_call=stream_model)
     stream = await enter(chains, "on_model_call", agent)
     await anext(stream)
@@ -89,7 +87,7 @@ async def test_resource_held_by_a_stream_is_free_for_the_next_call() -> None:
         assert await read_texts(await enter(chains, "on_model_call", Log())) == ["a", "b", "c"]
 
 
-async def test_next_call_closes_the_stream_under_a_layer_that_raised() -> None:
+async def test_next_call_closes_the_stream_under_a_layer_that_raised(agent: Log) -> None:
     class RefuseAtOnce(MiddlewareBase):
         refused = False
 
@@ -108,7 +106,6 @@ async def test_next_call_closes_the_stream_under_a_layer_that_raised() -> None:
             except ConnectionError:
                 return await next_handler()
 
-    agent = Log()
     chains = compile_with(Retry(), RefuseAtOnce(), One(), on_model_call=stream_model)
     with anyio.fail_after(30):
         assert await read_texts(await enter(chains, "on_model_call", agent)) == ["b", "c"]
@@ -144,7 +141,7 @@ async def test_next_call_closes_the_stream_in_its_own_task() -> None:
     await read_texts(stream)
 
 
-async def test_first_of_two_streams_is_closed_when_the_next_is_opened() -> None:
+async def test_first_of_two_streams_is_closed_when_the_next_is_opened(agent: Log) -> None:
     class KeepFirst(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             first = await next_handler()
@@ -152,7 +149,6 @@ async def test_first_of_two_streams_is_closed_when_the_next_is_opened() -> None:
             await next_handler()
             return first
 
-    agent = Log()
     assert (
         await read_texts(await enter(compile_with(KeepFirst(), on_model_call=stream_model), "on_model_call", agent))
         == []
@@ -192,8 +188,7 @@ def reading_in_another_task(agent: Log) -> Chains:
     return compile_with(Overlap(), Guard("1"), on_model_call=waiting)
 
 
-async def test_next_call_raises_while_the_last_stream_is_being_read() -> None:
-    agent = Log()
+async def test_next_call_raises_while_the_last_stream_is_being_read(agent: Log) -> None:
     assert text_of(await enter(reading_in_another_task(agent), "on_model_call", agent)) == "done"
     assert agent == [
         "1 opens",
@@ -205,7 +200,7 @@ async def test_next_call_raises_while_the_last_stream_is_being_read() -> None:
     ]
 
 
-async def test_failing_clean_up_raises_from_the_next_call_after_others() -> None:
+async def test_failing_clean_up_raises_from_the_next_call_after_others(agent: Log) -> None:
     class BadCleanUp(Guard):
         async def _relay(self, agent: Log, stream: Any) -> Any:
             try:
@@ -221,7 +216,6 @@ async def test_failing_clean_up_raises_from_the_next_call_after_others() -> None
                 await next_handler()
             return await next_handler()
 
-    agent = Log()
     chains = compile_with(Twice(), Guard("1"), BadCleanUp("2"), on_model_call=stream_model)
     stream = await enter(chains, "on_model_call", agent)
     assert agent == ["1 opens", "core opens", "core closes", "1 closes"]

@@ -26,33 +26,30 @@ from tests.chain.helpers import (
 # Zero
 
 
-async def test_stream_layer_may_answer_without_the_core() -> None:
+async def test_stream_layer_may_answer_without_the_core(agent: Log) -> None:
     class Short(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             yield message("short")
 
-    agent = Log()
     assert await read_texts(enter(compile_with(Short(), Guard("inner")), "on_reply", agent)) == ["short"]
     assert agent == []
 
 
-async def test_call_layer_may_answer_without_the_core() -> None:
+async def test_call_layer_may_answer_without_the_core(agent: Log) -> None:
     class Short(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return response("short")
 
-    agent = Log()
     assert text_of(await enter(compile_with(Short(), Guard("inner")), "on_model_call", agent)) == "short"
     assert agent == []
 
 
-async def test_stream_that_is_never_read_is_never_started() -> None:
+async def test_stream_that_is_never_read_is_never_started(agent: Log) -> None:
     class Unread(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             next_handler()
             yield event("own")
 
-    agent = Log()
     assert await read_texts(enter(compile_with(Unread(), Guard("inner")), "on_reasoning", agent)) == ["own"]
     assert agent == []
 
@@ -61,7 +58,7 @@ async def test_stream_that_is_never_read_is_never_started() -> None:
 
 
 @pytest.mark.parametrize("hook", STREAMS)
-async def test_super_passes_a_stream_through(hook: str) -> None:
+async def test_super_passes_a_stream_through(hook: str, agent: Log) -> None:
     class Through(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             async for item in super().on_reply(agent, input_kwargs, next_handler):
@@ -75,7 +72,6 @@ async def test_super_passes_a_stream_through(hook: str) -> None:
             async for item in super().on_acting(agent, input_kwargs, next_handler):
                 yield item
 
-    agent = Log()
     assert await read_texts(enter(compile_with(Through(), Through()), hook, agent)) == ["a", "b", "c"]
     assert agent == ["core opens", "core closes"]
 
@@ -157,8 +153,7 @@ class Flaky:
         return response(f"answer {self.calls}")
 
 
-async def test_a_stream_may_be_tried_again() -> None:
-    agent = Log()
+async def test_a_stream_may_be_tried_again(agent: Log) -> None:
     chains = compile_with(Retry(), Guard("inner"), on_reasoning=Flaky(1).reason)
     assert await read_texts(enter(chains, "on_reasoning", agent)) == ["a", "a", "b"]
     assert agent == [
@@ -226,22 +221,20 @@ class Restart(MiddlewareBase):
             yield item
 
 
-async def test_next_call_closes_the_suspended_stream_innermost_first() -> None:
-    agent = Log()
+async def test_next_call_closes_the_suspended_stream_innermost_first(agent: Log) -> None:
     chains = compile_with(Guard("1"), Restart(), Guard("2"), Guard("3"))
     assert await read_texts(enter(chains, "on_reasoning", agent)) == ["a", "a", "a", "b", "c"]
     opening, closing = ["2 opens", "3 opens", "core opens"], ["core closes", "3 closes", "2 closes"]
     assert agent == ["1 opens", *opening, *closing, *opening, "last", *closing, *opening, *closing, "1 closes"]
 
 
-async def test_restarts_may_be_nested() -> None:
-    agent = Log()
+async def test_restarts_may_be_nested(agent: Log) -> None:
     assert await read_texts(enter(compile_with(Restart(), Restart()), "on_reasoning", agent)) == ["a", "a", *"aaabc"]
     opened = [line for line in agent if line != "last"]
     assert opened == ["core opens", "core closes"] * 5
 
 
-async def test_next_call_raises_while_the_earlier_stream_runs() -> None:
+async def test_next_call_raises_while_the_earlier_stream_runs(agent: Log) -> None:
     reading = anyio.Event()
 
     class Overlap(MiddlewareBase):
@@ -265,7 +258,6 @@ async def test_next_call_raises_while_the_earlier_stream_runs() -> None:
         await anyio.sleep_forever()
         yield
 
-    agent = Log()
     assert await read_texts(enter(compile_with(Overlap(), on_reasoning=waiting), "on_reasoning", agent)) == ["done"]
     assert agent == [
         "Overlap.on_reasoning called next_handler() while the stream of its last call is running: "
@@ -273,7 +265,7 @@ async def test_next_call_raises_while_the_earlier_stream_runs() -> None:
     ]
 
 
-async def test_reading_two_streams_of_one_layer_side_by_side_raises() -> None:
+async def test_reading_two_streams_of_one_layer_side_by_side_raises(agent: Log) -> None:
     reading = anyio.Event()
 
     class SideBySide(MiddlewareBase):
@@ -297,12 +289,11 @@ async def test_reading_two_streams_of_one_layer_side_by_side_raises() -> None:
             await anyio.sleep_forever()
             yield
 
-    agent = Log()
     assert await read_texts(enter(compile_with(SideBySide(), on_reasoning=waiting), "on_reasoning", agent)) == ["done"]
     assert agent == ["core opens", "core closes"]
 
 
-async def test_only_the_last_of_several_streams_need_be_read() -> None:
+async def test_only_the_last_of_several_streams_need_be_read(agent: Log) -> None:
     class Wasteful(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             next_handler()
@@ -310,24 +301,22 @@ async def test_only_the_last_of_several_streams_need_be_read() -> None:
             async for item in next_handler():
                 yield item
 
-    agent = Log()
     assert await read_texts(enter(compile_with(Wasteful()), "on_reasoning", agent)) == ["a", "b", "c"]
     assert agent == ["core opens", "core closes"]
 
 
-async def test_streams_may_be_opened_first_and_read_in_turn() -> None:
+async def test_streams_may_be_opened_first_and_read_in_turn(agent: Log) -> None:
     class Ahead(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             for stream in [next_handler() for _ in range(3)]:
                 async for item in stream:
                     yield item
 
-    agent = Log()
     assert await read_texts(enter(compile_with(Ahead()), "on_reasoning", agent)) == ["a", "b", "c"] * 3
     assert agent == ["core opens", "core closes"] * 3
 
 
-async def test_two_calls_at_once_raise() -> None:
+async def test_two_calls_at_once_raise(agent: Log) -> None:
     class Both(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             results = []
@@ -348,7 +337,6 @@ async def test_two_calls_at_once_raise() -> None:
         await anyio.lowlevel.checkpoint()
         return response("slow")
 
-    agent = Log()
     await enter(compile_with(Both(), on_model_call=slow), "on_model_call", agent)
     assert agent == [
         "Both.on_model_call called next_handler() while its last call is running: await that one first",

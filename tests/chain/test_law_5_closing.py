@@ -27,8 +27,7 @@ def three(**cores: Any) -> Chains:
 
 
 @pytest.mark.parametrize("hook", STREAMS)
-async def test_closing_the_chain_closes_streams_innermost_first(hook: str) -> None:
-    agent = Log()
+async def test_closing_the_chain_closes_streams_innermost_first(hook: str, agent: Log) -> None:
     stream = enter(three(), hook, agent)
     await anext(stream)
     assert agent == OPENED
@@ -36,20 +35,17 @@ async def test_closing_the_chain_closes_streams_innermost_first(hook: str) -> No
     assert agent == OPENED + CLOSED
 
 
-async def test_reading_to_the_end_closes_everything() -> None:
-    agent = Log()
+async def test_reading_to_the_end_closes_everything(agent: Log) -> None:
     await read_texts(enter(three(), "on_reasoning", agent))
     assert agent == OPENED + CLOSED
 
 
-async def test_closing_before_the_first_item_opens_nothing() -> None:
-    agent = Log()
+async def test_closing_before_the_first_item_opens_nothing(agent: Log) -> None:
     await enter(three(), "on_reasoning", agent).aclose()
     assert agent == []
 
 
-async def test_closing_twice_closes_once() -> None:
-    agent = Log()
+async def test_closing_twice_closes_once(agent: Log) -> None:
     stream = enter(three(), "on_reasoning", agent)
     await anext(stream)
     await stream.aclose()
@@ -80,20 +76,18 @@ async def test_everything_is_closed_in_the_task_that_closes() -> None:
     assert tasks == [anyio.get_current_task().id] * 2
 
 
-async def test_an_error_in_the_body_of_the_consumer_closes_everything() -> None:
+async def test_an_error_in_the_body_of_the_consumer_closes_everything(agent: Log) -> None:
     async def consume() -> None:
         async with aclosing(enter(three(), "on_reasoning", agent)) as stream:
             async for _ in stream:
                 raise LookupError
 
-    agent = Log()
     with pytest.raises(LookupError):
         await consume()
     assert agent == OPENED + CLOSED
 
 
-async def test_an_error_that_the_consumer_throws_in_closes_everything() -> None:
-    agent = Log()
+async def test_an_error_that_the_consumer_throws_in_closes_everything(agent: Log) -> None:
     stream = enter(three(), "on_reasoning", agent)
     await anext(stream)
     with pytest.raises(LookupError):
@@ -101,8 +95,7 @@ async def test_an_error_that_the_consumer_throws_in_closes_everything() -> None:
     assert agent == OPENED + CLOSED
 
 
-async def test_a_cancelled_body_of_the_consumer_closes_everything() -> None:
-    agent = Log()
+async def test_a_cancelled_body_of_the_consumer_closes_everything(agent: Log) -> None:
     with anyio.CancelScope() as scope:
         async with aclosing(enter(three(), "on_reasoning", agent)) as stream:
             async for _ in stream:
@@ -156,7 +149,7 @@ async def test_native_cancellation_closes_everything_and_goes_through(anyio_back
     assert agent == OPENED + CLOSED
 
 
-async def test_stream_abandoned_before_a_cancellation_is_closed() -> None:
+async def test_stream_abandoned_before_a_cancellation_is_closed(agent: Log) -> None:
     class LeaveAndWait(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             with log_scope(agent, "leaver"):
@@ -166,7 +159,6 @@ async def test_stream_abandoned_before_a_cancellation_is_closed() -> None:
                 await anyio.sleep_forever()
                 yield
 
-    agent = Log()
     with anyio.CancelScope() as agent.scope:
         await read_texts(enter(compile_with(Guard("1"), LeaveAndWait(), Guard("2")), "on_reasoning", agent))
     assert sorted(agent[4:]) == ["1 closes", "2 closes", "core closes", "leaver closes"]
@@ -194,8 +186,7 @@ async def after(agent: Log, tool_choice: Any) -> Any:
 
 
 @pytest.mark.parametrize("core", [before, mid, after])
-async def test_an_error_in_the_core_closes_everything(core: Any) -> None:
-    agent = Log()
+async def test_an_error_in_the_core_closes_everything(core: Any, agent: Log) -> None:
     with pytest.raises(LookupError):
         await read_texts(enter(three(on_reasoning=core), "on_reasoning", agent))
     assert agent == OPENED + CLOSED
@@ -224,35 +215,31 @@ class RaiseAfter(MiddlewareBase):
             raise LookupError
 
 
-async def test_an_error_in_a_layer_before_its_call_closes_everything() -> None:
-    agent = Log()
+async def test_an_error_in_a_layer_before_its_call_closes_everything(agent: Log) -> None:
     with pytest.raises(LookupError):
         await read_texts(enter(compile_with(Guard("1"), RaiseBefore(), Guard("3")), "on_reasoning", agent))
     assert agent == ["1 opens", "2 opens", "2 closes", "1 closes"]
 
 
-async def test_an_error_in_a_layer_between_two_items_closes_everything() -> None:
-    agent = Log()
+async def test_an_error_in_a_layer_between_two_items_closes_everything(agent: Log) -> None:
     with pytest.raises(LookupError):
         await read_texts(enter(compile_with(Guard("1"), RaiseMid(), Guard("3")), "on_reasoning", agent))
     assert sorted(agent[4:]) == sorted(CLOSED)
     assert agent.index("core closes") < agent.index("3 closes")
 
 
-async def test_error_in_a_layer_after_the_last_item_closes_everything() -> None:
-    agent = Log()
+async def test_error_in_a_layer_after_the_last_item_closes_everything(agent: Log) -> None:
     with pytest.raises(LookupError):
         await read_texts(enter(compile_with(Guard("1"), RaiseAfter(), Guard("3")), "on_reasoning", agent))
     assert agent[4:] == ["core closes", "3 closes", "2 closes", "1 closes"]
 
 
-async def test_wrong_item_closes_everything() -> None:
+async def test_wrong_item_closes_everything(agent: Log) -> None:
     async def wrong(agent: Log, tool_choice: Any) -> Any:
         with log_scope(agent, "core"):
             yield 1
             yield 2
 
-    agent = Log()
     with pytest.raises(ChainContractError):
         await read_texts(enter(three(on_reasoning=wrong), "on_reasoning", agent))
     assert agent == OPENED + CLOSED
@@ -422,8 +409,7 @@ class CleanUpFails(MiddlewareBase):
             raise ValueError("clean-up")
 
 
-async def test_failing_clean_up_is_raised_after_the_others_are_closed() -> None:
-    agent = Log()
+async def test_failing_clean_up_is_raised_after_the_others_are_closed(agent: Log) -> None:
     stream = enter(compile_with(Guard("1"), BadCleanUp(), Guard("2")), "on_reasoning", agent)
     await anext(stream)
     with pytest.raises(ValueError, match="clean-up"):
@@ -455,8 +441,7 @@ class FailFirst(MiddlewareBase):
             raise LookupError("original")
 
 
-async def test_failing_clean_up_does_not_hide_an_earlier_error(caplog: pytest.LogCaptureFixture) -> None:
-    agent = Log()
+async def test_failing_clean_up_does_not_hide_an_earlier_error(caplog: pytest.LogCaptureFixture, agent: Log) -> None:
     with caplog.at_level(logging.ERROR, "agentrt"), pytest.raises(LookupError, match="original"):
         await read_texts(enter(compile_with(Guard("1"), FailFirst(), BadCleanUp(), Guard("2")), "on_reasoning", agent))
     assert agent[-4:] == ["1 closes", "core closes", "2 closes", "bad closes"]
@@ -466,7 +451,7 @@ async def test_failing_clean_up_does_not_hide_an_earlier_error(caplog: pytest.Lo
     assert last == "ValueError"
 
 
-async def test_failing_clean_up_does_not_hide_a_cancellation() -> None:
+async def test_failing_clean_up_does_not_hide_a_cancellation(agent: Log) -> None:
     class Stop(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -474,7 +459,6 @@ async def test_failing_clean_up_does_not_hide_a_cancellation() -> None:
                 agent.scope.cancel()
                 await anyio.sleep_forever()
 
-    agent = Log()
     with anyio.CancelScope() as agent.scope:
         await read_texts(enter(compile_with(Stop(), CleanUpFails()), "on_reasoning", agent))
     assert agent.scope.cancelled_caught
@@ -505,7 +489,7 @@ async def test_failed_clean_up_does_not_hide_a_later_cancellation(anyio_backend:
         await task
 
 
-async def test_cancelled_clean_up_does_not_prevent_the_others() -> None:
+async def test_cancelled_clean_up_does_not_prevent_the_others(agent: Log) -> None:
     class SlowCleanUp(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             try:
@@ -515,7 +499,6 @@ async def test_cancelled_clean_up_does_not_prevent_the_others() -> None:
                 await anyio.lowlevel.checkpoint()
                 agent.append("not reached")
 
-    agent = Log()
     with anyio.CancelScope() as scope:
         async with aclosing(
             enter(compile_with(Guard("1"), SlowCleanUp(), Guard("2")), "on_reasoning", agent)
@@ -525,7 +508,7 @@ async def test_cancelled_clean_up_does_not_prevent_the_others() -> None:
     assert agent[-3:] == ["core closes", "2 closes", "1 closes"]
 
 
-async def test_core_that_is_not_a_generator_needs_no_aclose() -> None:
+async def test_core_that_is_not_a_generator_needs_no_aclose(agent: Log) -> None:
     class Plain:
         """The least that an async iterator can be."""
 
@@ -540,12 +523,11 @@ async def test_core_that_is_not_a_generator_needs_no_aclose() -> None:
                 raise StopAsyncIteration
             return event(self.left.pop())
 
-    agent = Log()
     assert await read_texts(enter(compile_with(Guard("1"), on_reasoning=Plain), "on_reasoning", agent)) == ["a", "b"]
     assert agent == ["1 opens", "1 closes"]
 
 
-async def test_core_that_is_not_a_generator_is_closed_by_its_aclose() -> None:
+async def test_core_that_is_not_a_generator_is_closed_by_its_aclose(agent: Log) -> None:
     class Source:
         def __init__(self, agent: Log, tool_choice: Any) -> None:
             self.agent = agent
@@ -559,7 +541,6 @@ async def test_core_that_is_not_a_generator_is_closed_by_its_aclose() -> None:
         async def aclose(self) -> None:
             self.agent.append("source closes")
 
-    agent = Log()
     stream = enter(compile_with(Guard("1"), on_reasoning=Source), "on_reasoning", agent)
     await anext(stream)
     await stream.aclose()
@@ -584,8 +565,7 @@ class OpensAgain(MiddlewareBase):
             await anext(next_handler())
 
 
-async def test_stream_opened_in_a_clean_up_closes_before_outer_ones() -> None:
-    agent = Log()
+async def test_stream_opened_in_a_clean_up_closes_before_outer_ones(agent: Log) -> None:
     stream = enter(compile_with(Guard("1"), OpensAgain("2"), Guard("3")), "on_reasoning", agent)
     await anext(stream)
     del agent[:]
@@ -594,7 +574,7 @@ async def test_stream_opened_in_a_clean_up_closes_before_outer_ones() -> None:
     assert agent == ["core closes", "3 closes", *again, "1 closes"]
 
 
-async def test_stream_opened_in_clean_up_of_a_first_call_is_closed() -> None:
+async def test_stream_opened_in_clean_up_of_a_first_call_is_closed(agent: Log) -> None:
     """The layer had answered by itself until then."""
 
     class AsksAtTheEnd(MiddlewareBase):
@@ -604,15 +584,13 @@ async def test_stream_opened_in_clean_up_of_a_first_call_is_closed() -> None:
             finally:
                 await anext(next_handler())
 
-    agent = Log()
     stream = enter(compile_with(AsksAtTheEnd(), Guard("1")), "on_reasoning", agent)
     await anext(stream)
     await stream.aclose()
     assert agent == ["1 opens", "core opens", "core closes", "1 closes"]
 
 
-async def test_streams_opened_in_nested_clean_ups_are_closed() -> None:
-    agent = Log()
+async def test_streams_opened_in_nested_clean_ups_are_closed(agent: Log) -> None:
     stream = enter(compile_with(OpensAgain("1"), OpensAgain("2")), "on_reasoning", agent)
     await anext(stream)
     await stream.aclose()
@@ -620,14 +598,13 @@ async def test_streams_opened_in_nested_clean_ups_are_closed() -> None:
 
 
 @pytest.mark.parametrize("leave", ["error", "end"])
-async def test_stream_opened_in_a_clean_up_closes_however_chain_ends(leave: str) -> None:
+async def test_stream_opened_in_a_clean_up_closes_however_chain_ends(leave: str, agent: Log) -> None:
     async def core(agent: Log, tool_choice: Any) -> Any:
         with log_scope(agent, "core"):
             yield event("a")
             if leave == "error" and agent.count("core opens") == 1:
                 raise LookupError
 
-    agent = Log()
     stream = read_texts(enter(compile_with(OpensAgain("1"), on_reasoning=core), "on_reasoning", agent))
     if leave == "error":
         with pytest.raises(LookupError):

@@ -69,15 +69,13 @@ def two(core: Any = stream_model) -> Chains:
 # The consumer leaves
 
 
-async def test_reading_a_returned_stream_to_the_end_closes_everything() -> None:
-    agent = Log()
+async def test_reading_a_returned_stream_to_the_end_closes_everything(agent: Log) -> None:
     stream = await enter(two(), "on_model_call", agent)
     assert await read_texts(stream) == ["a", "b", "c"]
     assert agent == OPENED + CLOSED
 
 
-async def test_closing_a_stream_closes_its_wrappers_innermost_first() -> None:
-    agent = Log()
+async def test_closing_a_stream_closes_its_wrappers_innermost_first(agent: Log) -> None:
     stream = await enter(two(), "on_model_call", agent)
     await anext(stream)
     assert agent == OPENED
@@ -85,8 +83,7 @@ async def test_closing_a_stream_closes_its_wrappers_innermost_first() -> None:
     assert agent == OPENED + CLOSED
 
 
-async def test_closing_after_leaving_a_loop_closes_every_wrapper() -> None:
-    agent = Log()
+async def test_closing_after_leaving_a_loop_closes_every_wrapper(agent: Log) -> None:
     stream = await enter(two(), "on_model_call", agent)
     async for _ in stream:
         break
@@ -94,15 +91,13 @@ async def test_closing_after_leaving_a_loop_closes_every_wrapper() -> None:
     assert agent == OPENED + CLOSED
 
 
-async def test_closing_a_stream_that_never_started_closes_wrappers() -> None:
-    agent = Log()
+async def test_closing_a_stream_that_never_started_closes_wrappers(agent: Log) -> None:
     stream = await enter(compile_with(Wrap("1"), Wrap("2"), on_model_call=source), "on_model_call", agent)
     await stream.aclose()
     assert agent == CLOSED
 
 
-async def test_closing_a_returned_stream_twice_closes_once() -> None:
-    agent = Log()
+async def test_closing_a_returned_stream_twice_closes_once(agent: Log) -> None:
     stream = await enter(compile_with(Wrap("1"), on_model_call=source), "on_model_call", agent)
     await anext(stream)
     await stream.aclose()
@@ -110,12 +105,11 @@ async def test_closing_a_returned_stream_twice_closes_once() -> None:
     assert agent == ["core closes", "1 closes"]
 
 
-async def test_stream_that_layers_only_pass_on_is_closed_once() -> None:
+async def test_stream_that_layers_only_pass_on_is_closed_once(agent: Log) -> None:
     class Through(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return await next_handler()
 
-    agent = Log()
     stream = await enter(compile_with(Through(), Through(), on_model_call=source), "on_model_call", agent)
     await stream.aclose()
     assert agent == ["core closes"]
@@ -146,8 +140,7 @@ async def test_returned_stream_is_closed_in_the_task_that_closes() -> None:
     assert tasks == [anyio.get_current_task().id]
 
 
-async def test_a_cancelled_body_of_the_consumer_closes_everything() -> None:
-    agent = Log()
+async def test_a_cancelled_body_of_the_consumer_closes_everything(agent: Log) -> None:
     with anyio.CancelScope() as scope:
         async with aclosing(await enter(two(), "on_model_call", agent)) as stream:
             async for _ in stream:
@@ -157,7 +150,7 @@ async def test_a_cancelled_body_of_the_consumer_closes_everything() -> None:
     assert agent == OPENED + CLOSED
 
 
-async def test_scope_cancelled_while_a_piece_is_awaited_closes_all() -> None:
+async def test_scope_cancelled_while_a_piece_is_awaited_closes_all(agent: Log) -> None:
     async def core(agent: Log, **values: Any) -> Any:
         async def pieces() -> Any:
             with log_scope(agent, "core"):
@@ -167,7 +160,6 @@ async def test_scope_cancelled_while_a_piece_is_awaited_closes_all() -> None:
 
         return pieces()
 
-    agent = Log()
     with anyio.CancelScope() as agent.scope:
         await read_texts(await enter(two(core), "on_model_call", agent))
     assert agent.scope.cancelled_caught
@@ -175,7 +167,7 @@ async def test_scope_cancelled_while_a_piece_is_awaited_closes_all() -> None:
 
 
 @on_asyncio
-async def test_native_cancellation_while_a_piece_is_awaited_closes_all(anyio_backend: str) -> None:
+async def test_native_cancellation_while_a_piece_is_awaited_closes_all(anyio_backend: str, agent: Log) -> None:
     waits = asyncio.Event()
 
     async def core(agent: Log, **values: Any) -> Any:
@@ -190,7 +182,6 @@ async def test_native_cancellation_while_a_piece_is_awaited_closes_all(anyio_bac
     async def consume() -> None:
         await read_texts(await enter(two(core), "on_model_call", agent))
 
-    agent = Log()
     task = asyncio.create_task(consume())
     await waits.wait()
     task.cancel()
@@ -202,18 +193,17 @@ async def test_native_cancellation_while_a_piece_is_awaited_closes_all(anyio_bac
 # Something fails
 
 
-async def test_error_in_mid_stream_closes_everything() -> None:
+async def test_error_in_mid_stream_closes_everything(agent: Log) -> None:
     async def broken(agent: Log, **values: Any) -> Any:
         return Source(agent, "core", ConnectionError("cut"))
 
-    agent = Log()
     stream = await enter(compile_with(Wrap("1"), Wrap("2"), on_model_call=broken), "on_model_call", agent)
     with pytest.raises(ConnectionError, match="cut"):
         await read_texts(stream)
     assert agent == CLOSED
 
 
-async def test_a_piece_of_the_wrong_type_closes_everything() -> None:
+async def test_a_piece_of_the_wrong_type_closes_everything(agent: Log) -> None:
     async def wrong(agent: Log, **values: Any) -> Any:
         async def pieces() -> Any:
             with log_scope(agent, "core"):
@@ -222,19 +212,17 @@ async def test_a_piece_of_the_wrong_type_closes_everything() -> None:
 
         return pieces()
 
-    agent = Log()
     with pytest.raises(ChainContractError, match="on_model_call passes on ChatResponse, but 'text' came out of it"):
         await read_texts(await enter(two(wrong), "on_model_call", agent))
     assert agent == OPENED + CLOSED
 
 
-async def test_layer_that_raises_after_getting_a_stream_closes_it() -> None:
+async def test_layer_that_raises_after_getting_a_stream_closes_it(agent: Log) -> None:
     class Raise(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()
             raise LookupError
 
-    agent = Log()
     with pytest.raises(LookupError):
         await enter(compile_with(Wrap("1"), Raise(), Wrap("2"), on_model_call=source), "on_model_call", agent)
     assert agent == ["core closes", "2 closes"]
@@ -249,8 +237,7 @@ class Wait(MiddlewareBase):
         await anyio.sleep_forever()
 
 
-async def test_layer_cancelled_after_getting_a_stream_leaves_none_open() -> None:
-    agent = Log()
+async def test_layer_cancelled_after_getting_a_stream_leaves_none_open(agent: Log) -> None:
     with anyio.CancelScope() as agent.scope:
         await enter(compile_with(Wait(), Wrap("2"), on_model_call=source), "on_model_call", agent)
     assert agent.scope.cancelled_caught
@@ -268,8 +255,7 @@ class WrapBadly(MiddlewareBase):
         return BadCleanUp(agent, "bad", await next_handler())
 
 
-async def test_failing_clean_up_is_raised_after_the_others_are_closed() -> None:
-    agent = Log()
+async def test_failing_clean_up_is_raised_after_the_others_are_closed(agent: Log) -> None:
     stream = await enter(compile_with(Wrap("1"), WrapBadly(), on_model_call=source), "on_model_call", agent)
     await anext(stream)
     with pytest.raises(ValueError, match="clean-up"):
@@ -277,11 +263,10 @@ async def test_failing_clean_up_is_raised_after_the_others_are_closed() -> None:
     assert agent == ["core closes", "bad closes", "1 closes"]
 
 
-async def test_failing_clean_up_does_not_hide_an_earlier_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_clean_up_does_not_hide_an_earlier_error(caplog: pytest.LogCaptureFixture, agent: Log) -> None:
     async def broken(agent: Log, **values: Any) -> Any:
         return Source(agent, "core", ConnectionError("cut"))
 
-    agent = Log()
     stream = await enter(compile_with(Wrap("1"), WrapBadly(), on_model_call=broken), "on_model_call", agent)
     with pytest.raises(ConnectionError, match="cut"):
         await read_texts(stream)
@@ -290,8 +275,7 @@ async def test_failing_clean_up_does_not_hide_an_earlier_error(caplog: pytest.Lo
     assert "clean-up failed while 'ConnectionError' was being raised" in record.getMessage()
 
 
-async def test_failing_clean_up_does_not_hide_a_cancellation(caplog: pytest.LogCaptureFixture) -> None:
-    agent = Log()
+async def test_failing_clean_up_does_not_hide_a_cancellation(caplog: pytest.LogCaptureFixture, agent: Log) -> None:
     with anyio.CancelScope() as agent.scope:
         await enter(compile_with(Wait(), WrapBadly(), on_model_call=source), "on_model_call", agent)
     assert agent.scope.cancelled_caught
@@ -302,36 +286,33 @@ async def test_failing_clean_up_does_not_hide_a_cancellation(caplog: pytest.LogC
 # A layer reads it itself
 
 
-async def test_layer_may_drain_a_stream_and_return_a_plain_response() -> None:
+async def test_layer_may_drain_a_stream_and_return_a_plain_response(agent: Log) -> None:
     class Join(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return response("".join(await read_texts(await next_handler())))
 
-    agent = Log()
     result = await enter(compile_with(Join(), Guard("2"), on_model_call=stream_model), "on_model_call", agent)
     assert text_of(result) == "abc"
     assert agent == ["2 opens", "core opens", "core closes", "2 closes"]
 
 
-async def test_layer_that_reads_only_the_beginning_leaves_none_open() -> None:
+async def test_layer_that_reads_only_the_beginning_leaves_none_open(agent: Log) -> None:
     class First(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             stream = await next_handler()
             return response(text_of(await anext(stream)))
 
-    agent = Log()
     result = await enter(compile_with(First(), Guard("2"), on_model_call=stream_model), "on_model_call", agent)
     assert text_of(result) == "a"
     assert agent == ["2 opens", "core opens", "core closes", "2 closes"]
 
 
-async def test_layer_that_answers_without_reading_leaves_none_open() -> None:
+async def test_layer_that_answers_without_reading_leaves_none_open(agent: Log) -> None:
     class Ignore(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()
             return response("own")
 
-    agent = Log()
     chains = compile_with(Ignore(), Wrap("2"), on_model_call=source)
     assert text_of(await enter(chains, "on_model_call", agent)) == "own"
     assert agent == ["core closes", "2 closes"]
@@ -363,8 +344,7 @@ class Retry(MiddlewareBase):
         raise AssertionError
 
 
-async def test_stream_of_an_earlier_attempt_closes_before_the_next() -> None:
-    agent = Log()
+async def test_stream_of_an_earlier_attempt_closes_before_the_next(agent: Log) -> None:
     chains = compile_with(Wrap("1"), Retry(), Wrap("2"), on_model_call=Attempts().call)
     stream = await enter(chains, "on_model_call", agent)
     assert agent == ["core 1 closes", "2 closes"]
@@ -372,7 +352,7 @@ async def test_stream_of_an_earlier_attempt_closes_before_the_next() -> None:
     assert agent == ["core 1 closes", "2 closes", "core 2 closes", "2 closes", "1 closes"]
 
 
-async def test_stream_of_an_attempt_closes_when_a_response_replaces_it() -> None:
+async def test_stream_of_an_attempt_closes_when_a_response_replaces_it(agent: Log) -> None:
     class FallBack(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             try:
@@ -380,20 +360,18 @@ async def test_stream_of_an_attempt_closes_when_a_response_replaces_it() -> None
             except ConnectionError:
                 return response("".join(await read_texts(await next_handler())))
 
-    agent = Log()
     chains = compile_with(FallBack(), on_model_call=Attempts().call)
     assert text_of(await enter(chains, "on_model_call", agent)) == "abc"
     assert agent == ["core 1 closes", "core 2 closes"]
 
 
-async def test_stream_of_an_attempt_closes_when_the_last_one_fails() -> None:
+async def test_stream_of_an_attempt_closes_when_the_last_one_fails(agent: Log) -> None:
     class FailTwice(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()
             await next_handler()
             raise LookupError
 
-    agent = Log()
     with pytest.raises(LookupError):
         await enter(compile_with(FailTwice(), on_model_call=Attempts().call), "on_model_call", agent)
     assert agent == ["core 1 closes", "core 2 closes"]
@@ -417,8 +395,7 @@ class AsksAgain(MiddlewareBase):
         return relay(await next_handler())
 
 
-async def test_stream_opened_in_a_clean_up_closes_before_outer_ones() -> None:
-    agent = Log()
+async def test_stream_opened_in_a_clean_up_closes_before_outer_ones(agent: Log) -> None:
     stream = await enter(
         compile_with(Guard("1"), AsksAgain(), Guard("2"), on_model_call=stream_model), "on_model_call", agent
     )

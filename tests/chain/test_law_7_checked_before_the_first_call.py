@@ -268,7 +268,7 @@ def log_calls(hook):
     return wrapper
 
 
-async def test_a_hook_decorated_with_wraps_is_accepted_and_runs() -> None:
+async def test_a_hook_decorated_with_wraps_is_accepted_and_runs(agent: Log) -> None:
     class Decorated(MiddlewareBase):
         @log_calls
         async def on_reasoning(self, agent, input_kwargs, next_handler):
@@ -283,7 +283,6 @@ async def test_a_hook_decorated_with_wraps_is_accepted_and_runs() -> None:
         async def on_system_prompt(self, agent, current_prompt):
             return current_prompt
 
-    agent = Log()
     chains = compile_with(Decorated())
     await read_texts(enter(chains, "on_reasoning", agent))
     await enter(chains, "on_model_call", agent)
@@ -344,7 +343,7 @@ def test_a_hook_decorated_without_wraps_is_a_plain_function() -> None:
     assert "a plain function" in refusal(Decorated())
 
 
-async def test_a_hook_may_be_a_staticmethod() -> None:
+async def test_a_hook_may_be_a_staticmethod(agent: Log) -> None:
     class Static(MiddlewareBase):
         @staticmethod
         async def on_reasoning(agent, input_kwargs, next_handler):
@@ -352,24 +351,22 @@ async def test_a_hook_may_be_a_staticmethod() -> None:
             async for item in next_handler():
                 yield item
 
-    agent = Log()
     assert await read_texts(enter(compile_with(Static()), "on_reasoning", agent)) == ["a", "b", "c"]
     assert agent[0] == "static"
 
 
-async def test_a_hook_may_be_a_classmethod() -> None:
+async def test_a_hook_may_be_a_classmethod(agent: Log) -> None:
     class OfClass(MiddlewareBase):
         @classmethod
         async def on_model_call(cls, agent, input_kwargs, next_handler):
             agent.append(cls.__name__)
             return await next_handler()
 
-    agent = Log()
     await enter(compile_with(OfClass()), "on_model_call", agent)
     assert agent == ["OfClass", "core"]
 
 
-async def test_a_hook_may_be_a_partialmethod() -> None:
+async def test_a_hook_may_be_a_partialmethod(agent: Log) -> None:
     class Partial(MiddlewareBase):
         async def _call(self, word, agent, input_kwargs, next_handler):
             agent.append(word)
@@ -377,7 +374,6 @@ async def test_a_hook_may_be_a_partialmethod() -> None:
 
         on_model_call = functools.partialmethod(_call, "partial")
 
-    agent = Log()
     await enter(compile_with(Partial()), "on_model_call", agent)
     assert agent == ["partial", "core"]
 
@@ -394,8 +390,7 @@ def test_a_staticmethod_with_self_takes_one_parameter_too_many() -> None:
 # Depth
 
 
-async def test_64_layers_run() -> None:
-    agent = Log()
+async def test_64_layers_run(agent: Log) -> None:
     chains = compile_with(*(Guard(str(number)) for number in range(64)))
     stream = enter(chains, "on_reasoning", agent)
     await anext(stream)

@@ -113,8 +113,7 @@ def test_terms_make_no_chain_for_a_hook_that_the_layer_lacks() -> None:
 
 
 @pytest.mark.parametrize("hook", STREAMS)
-async def test_a_layer_that_is_off_leaves_the_inner_stream_itself(hook: str) -> None:
-    agent = Log()
+async def test_a_layer_that_is_off_leaves_the_inner_stream_itself(hook: str, agent: Log) -> None:
     chains = compile_with(When(lambda agent: False, Guard("off")), Guard("on"))
     assert await read_texts(enter(chains, hook, agent)) == ["a", "b", "c"]
     assert agent == ["on opens", "core opens", "core closes", "on closes"]
@@ -182,8 +181,7 @@ def expected_of_stream(hook: str, point: str, policy: str) -> tuple[list[str], t
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("point", ["before", "middle", "after"])
-async def test_a_tool_call_whose_layer_hangs_ends_within_the_limit(point: str, policy: Any) -> None:
-    agent = Log()
+async def test_a_tool_call_whose_layer_hangs_ends_within_the_limit(point: str, policy: Any, agent: Log) -> None:
     chains = compile_with(Guard("outer"), Limited(Fails(point), SECONDS, policy, hooks=["on_acting"]), Guard("inner"))
     texts: list[str] = []
     expected, error = expected_of_stream("on_acting", point, policy)
@@ -201,8 +199,7 @@ NOT_RUN = {("before", "raise"), ("before", "deny")}
 @pytest.mark.parametrize("how", ["hangs", "raises"])
 @pytest.mark.parametrize("point", ["before", "middle", "after"])
 @pytest.mark.parametrize("hook", ["on_reply", "on_reasoning"])
-async def test_a_stream_whose_layer_is_skipped_is_whole(hook: str, point: str, how: str) -> None:
-    agent = Log()
+async def test_a_stream_whose_layer_is_skipped_is_whole(hook: str, point: str, how: str, agent: Log) -> None:
     with anyio.fail_after(30):
         chains = compile_with(Guard("outer"), Limited(Fails(point, how), SECONDS, "skip", hooks=[hook]), Guard("inner"))
         assert await read_texts(enter(chains, hook, agent)) == ["a", "b", "c"]
@@ -225,8 +222,7 @@ async def test_a_streamed_answer_has_the_limit_for_each_piece(point: str, policy
 @pytest.mark.parametrize("hook", CALLS)
 @pytest.mark.parametrize("how", ["hangs", "raises"])
 @pytest.mark.parametrize("point", ["before", "after"])
-async def test_a_skipped_call_gives_the_inner_result_of_one_run(hook: str, how: str, point: str) -> None:
-    agent = Log()
+async def test_a_skipped_call_gives_the_inner_result_of_one_run(hook: str, how: str, point: str, agent: Log) -> None:
     with anyio.fail_after(30):
         result = await enter(compile_with(Limited(Fails(point, how), SECONDS, "skip", [hook])), hook, agent)
     assert agent == ["core"]
@@ -275,8 +271,7 @@ async def test_an_error_from_further_in_passes_as_it_is(hook: str, policy: Any) 
         await (read_texts(result) if hook in STREAMS else result)
 
 
-async def test_a_cancellation_of_the_caller_passes_a_limit() -> None:
-    agent = Log()
+async def test_a_cancellation_of_the_caller_passes_a_limit(agent: Log) -> None:
     chains = compile_with(Limited(Fails("middle"), 60, "skip", ["on_acting"]))
     with anyio.move_on_after(SECONDS) as scope:
         await read_texts(enter(chains, "on_acting", agent))
@@ -327,7 +322,7 @@ async def test_a_layer_that_closes_what_it_reads_can_be_skipped() -> None:
         assert await read_texts(enter(chains, "on_acting", Log())) == ["a", "b", "c"]
 
 
-async def test_a_clean_up_that_hangs_has_the_time_of_a_step() -> None:
+async def test_a_clean_up_that_hangs_has_the_time_of_a_step(agent: Log) -> None:
     class HangsAtTheEnd(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             try:
@@ -336,7 +331,6 @@ async def test_a_clean_up_that_hangs_has_the_time_of_a_step() -> None:
             finally:
                 await anyio.sleep_forever()
 
-    agent = Log()
     with anyio.fail_after(30):
         stream = enter(compile_with(Limited(HangsAtTheEnd(), SECONDS, "skip")), "on_reasoning", agent)
         assert text_of(await anext(aiter(stream))) == "a"
@@ -344,7 +338,7 @@ async def test_a_clean_up_that_hangs_has_the_time_of_a_step() -> None:
     assert agent == ["core opens", "core closes"]
 
 
-async def test_a_limited_layer_that_stops_early_has_its_stream_closed() -> None:
+async def test_a_limited_layer_that_stops_early_has_its_stream_closed(agent: Log) -> None:
     class TakesOne(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             async for item in next_handler():
@@ -359,7 +353,6 @@ async def test_a_limited_layer_that_stops_early_has_its_stream_closed() -> None:
             agent.append("later")
             yield event("later")
 
-    agent = Log()
     with anyio.fail_after(30):
         texts = await read_texts(enter(compile_with(Then(), Limited(TakesOne(), 5)), "on_reasoning", agent))
     assert texts == ["a", "then", "later"]

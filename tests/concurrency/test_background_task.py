@@ -56,8 +56,17 @@ class Waiting:
 # The mailbox
 
 
-async def test_items_are_taken_in_the_order_they_came():
-    mailbox = Mailbox()
+@pytest.fixture
+def mailbox() -> Mailbox:
+    return Mailbox()
+
+
+@pytest.fixture
+def main() -> Waiting:
+    return Waiting()
+
+
+async def test_items_are_taken_in_the_order_they_came(mailbox):
     for n in range(3):
         mailbox.post(n)
     await mailbox.put(3)
@@ -65,8 +74,7 @@ async def test_items_are_taken_in_the_order_they_came():
     assert list(mailbox.take()) == []
 
 
-async def test_item_that_comes_while_others_are_taken_is_taken_too():
-    mailbox = Mailbox()
+async def test_item_that_comes_while_others_are_taken_is_taken_too(mailbox):
     mailbox.post("a")
     taken = []
     for item in mailbox.take():
@@ -76,8 +84,7 @@ async def test_item_that_comes_while_others_are_taken_is_taken_too():
     assert taken == ["a", "b"]
 
 
-async def test_posts_that_are_never_taken_are_refused_in_the_end():
-    mailbox = Mailbox()
+async def test_posts_that_are_never_taken_are_refused_in_the_end(mailbox):
     for n in range(MOST):
         mailbox.post(n)
     with pytest.raises(UsageError) as caught:
@@ -87,9 +94,7 @@ async def test_posts_that_are_never_taken_are_refused_in_the_end():
     mailbox.post("again")
 
 
-async def test_put_waits_for_room_and_keeps_the_order():
-    mailbox = Mailbox()
-
+async def test_put_waits_for_room_and_keeps_the_order(mailbox):
     async def put_all() -> None:
         for n in range(2 * ROOM):
             await mailbox.put(n)
@@ -103,8 +108,7 @@ async def test_put_waits_for_room_and_keeps_the_order():
         assert list(mailbox.take()) == list(range(ROOM, 2 * ROOM))
 
 
-async def test_many_waiting_for_room_never_overfill_the_mailbox():
-    mailbox = Mailbox()
+async def test_many_waiting_for_room_never_overfill_the_mailbox(mailbox):
     most = 0
     async with anyio.create_task_group() as group:
         for n in range(3 * ROOM):
@@ -119,8 +123,7 @@ async def test_many_waiting_for_room_never_overfill_the_mailbox():
 
 
 @pytest.mark.parametrize("how", ["post", "wake"])
-async def test_a_reader_waits_until_something_comes_or_it_is_woken(how):
-    mailbox = Mailbox()
+async def test_a_reader_waits_until_something_comes_or_it_is_woken(how, mailbox):
     log = []
 
     async def wait() -> None:
@@ -136,8 +139,7 @@ async def test_a_reader_waits_until_something_comes_or_it_is_woken(how):
         assert log == ["woken"]
 
 
-def test_a_mailbox_that_nobody_reads_needs_no_event_loop():
-    mailbox = Mailbox()
+def test_a_mailbox_that_nobody_reads_needs_no_event_loop(mailbox):
     mailbox.wake()
     mailbox.post("a")
     assert list(mailbox.take()) == ["a"]
@@ -235,9 +237,7 @@ async def test_error_in_one_task_stops_the_others():
     assert parts.stopped == 3
 
 
-async def test_all_items_are_taken_before_the_end_shows():
-    mailbox = Mailbox()
-
+async def test_all_items_are_taken_before_the_end_shows(mailbox):
     async def main() -> None:
         for n in range(3 * ROOM):
             await mailbox.put(n)
@@ -247,9 +247,8 @@ async def test_all_items_are_taken_before_the_end_shows():
         await task.outcome()
 
 
-async def test_error_of_the_task_is_raised_by_the_outcome():
+async def test_error_of_the_task_is_raised_by_the_outcome(mailbox):
     error = ValueError("broken")
-    mailbox = Mailbox()
 
     async def main() -> None:
         mailbox.post("first")
@@ -275,16 +274,14 @@ async def test_a_group_of_errors_is_raised_as_the_group_that_it_is():
     assert caught.value is group
 
 
-async def test_leaving_stops_the_task_and_waits_for_it():
-    main = Waiting()
+async def test_leaving_stops_the_task_and_waits_for_it(main):
     async with BackgroundTask("r", Mailbox(), main):
         await main.began.wait()
         assert main.log == []
     assert main.log == ["stopped"]
 
 
-async def test_leaving_by_an_error_stops_the_task_and_raises_the_error():
-    main = Waiting()
+async def test_leaving_by_an_error_stops_the_task_and_raises_the_error(main):
     with pytest.raises(KeyError):
         async with BackgroundTask("r", Mailbox(), main):
             await main.began.wait()
@@ -297,9 +294,7 @@ async def test_leaving_at_once_leaves_no_task_either():
         pass
 
 
-async def test_a_reader_that_is_cancelled_takes_the_task_along():
-    main = Waiting()
-
+async def test_a_reader_that_is_cancelled_takes_the_task_along(main):
     async def run() -> None:
         async with BackgroundTask("r", Mailbox(), main) as task:
             await anext(task)
@@ -311,10 +306,7 @@ async def test_a_reader_that_is_cancelled_takes_the_task_along():
     assert main.log == ["stopped"]
 
 
-async def test_generator_that_reads_a_task_may_be_closed_at_a_yield():
-    mailbox = Mailbox()
-    main = Waiting()
-
+async def test_generator_that_reads_a_task_may_be_closed_at_a_yield(mailbox, main):
     async def announce() -> None:
         mailbox.post("a")
         await main()
@@ -362,8 +354,7 @@ async def test_the_task_has_its_readers_deadline():
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])
-async def test_a_deadline_stops_the_task_and_shows_as_the_readers_own(seconds):
-    main = Waiting()
+async def test_a_deadline_stops_the_task_and_shows_as_the_readers_own(seconds, main):
     with pytest.raises(TimeoutError):
         with anyio.fail_after(seconds):
             async with BackgroundTask("r", Mailbox(), main) as task:
@@ -456,8 +447,7 @@ only_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 @only_asyncio
-async def test_task_cancelled_from_outside_is_an_error_of_the_runtime(anyio_backend):
-    main = Waiting()
+async def test_task_cancelled_from_outside_is_an_error_of_the_runtime(anyio_backend, main):
     before = asyncio.all_tasks()
     async with BackgroundTask("r", Mailbox(), main) as task:
         await main.began.wait()

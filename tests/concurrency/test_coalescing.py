@@ -54,8 +54,12 @@ async def settle() -> None:
         await anyio.lowlevel.checkpoint()
 
 
-async def test_saves_asked_for_meanwhile_become_one_with_all_of_them():
-    saving = Saving()
+@pytest.fixture
+def saving() -> Saving:
+    return Saving()
+
+
+async def test_saves_asked_for_meanwhile_become_one_with_all_of_them(saving):
     async with anyio.create_task_group() as group:
         group.start_soon(saving.write, "a")
         await saving.begun.wait()
@@ -66,8 +70,7 @@ async def test_saves_asked_for_meanwhile_become_one_with_all_of_them():
     assert [sorted(snapshot) for snapshot in saving.saved] == [["a"], ["a", "b", "c", "d"]]
 
 
-async def test_what_comes_during_the_second_save_needs_a_third():
-    saving = Saving()
+async def test_what_comes_during_the_second_save_needs_a_third(saving):
     async with anyio.create_task_group() as group:
         group.start_soon(saving.write, "a")
         await saving.begun.wait()
@@ -81,8 +84,7 @@ async def test_what_comes_during_the_second_save_needs_a_third():
     assert saving.saved == [["a"], ["a", "b"], ["a", "b", "c"]]
 
 
-async def test_saves_one_after_the_other_are_as_many_saves():
-    saving = Saving()
+async def test_saves_one_after_the_other_are_as_many_saves(saving):
     saving.go_on()
     for text in "abc":
         await saving.write(text)
@@ -99,8 +101,7 @@ async def run_and_note(saving: Saving, text: str, outcomes: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("failing", [0, 1])
-async def test_a_save_that_fails_fails_for_its_own_caller_only(failing: int):
-    saving = Saving()
+async def test_a_save_that_fails_fails_for_its_own_caller_only(failing: int, saving: Saving):
     full = OSError("full")
     saving.errors = [*[None] * failing, full]
     outcomes: dict[str, Any] = {}
@@ -119,8 +120,7 @@ async def test_a_save_that_fails_fails_for_its_own_caller_only(failing: int):
 
 
 @pytest.mark.parametrize("leaving", ["a", "b", "c"])
-async def test_a_cancelled_caller_keeps_no_other_from_being_saved(leaving: str):
-    saving = Saving()
+async def test_a_cancelled_caller_keeps_no_other_from_being_saved(leaving: str, saving: Saving):
     scopes = {text: anyio.CancelScope() for text in "abc"}
     done: list[str] = []
 
@@ -142,8 +142,7 @@ async def test_a_cancelled_caller_keeps_no_other_from_being_saved(leaving: str):
 
 
 @pytest.mark.parametrize("others", [0, 1])
-async def test_a_caller_cancelled_as_its_turn_comes_passes_it_on(others: int):
-    saving = Saving()
+async def test_a_caller_cancelled_as_its_turn_comes_passes_it_on(others: int, saving: Saving):
     scope = anyio.CancelScope()
     done: list[str] = []
 
@@ -173,8 +172,7 @@ async def test_a_caller_cancelled_as_its_turn_comes_passes_it_on(others: int):
     assert saving.saved[-1][-1] == "d"
 
 
-async def test_a_caller_whose_wait_takes_too_long_leaves():
-    saving = Saving()
+async def test_a_caller_whose_wait_takes_too_long_leaves(saving):
     async with anyio.create_task_group() as group:
         group.start_soon(saving.write, "a")
         await saving.begun.wait()

@@ -50,15 +50,17 @@ class Looking(MiddlewareBase):
         self.runs.append(agent.run)
 
 
-async def test_run_shows_what_hooks_may_use_and_nothing_else() -> None:
-    looking = Looking()
+@pytest.fixture
+def looking() -> Looking:
+    return Looking()
+
+
+async def test_run_shows_what_hooks_may_use_and_nothing_else(looking: Looking) -> None:
     await agent_of(["hello"], middlewares=[looking]).reply("go")
     assert {name for name in dir(looking.runs[0]) if not name.startswith("_")} == FOR_HOOKS
 
 
-async def test_hooks_and_tools_have_one_run_of_a_reply() -> None:
-    looking = Looking()
-
+async def test_hooks_and_tools_have_one_run_of_a_reply(looking: Looking) -> None:
     async def look(context: ToolContext) -> str:
         """Look at the reply."""
         looking.runs += [context.run, context.agent.run]
@@ -73,9 +75,7 @@ async def test_hooks_and_tools_have_one_run_of_a_reply() -> None:
     assert looking.runs[0].ended
 
 
-async def test_run_of_a_custom_agent_shows_the_same() -> None:
-    looking = Looking()
-
+async def test_run_of_a_custom_agent_shows_the_same(looking: Looking) -> None:
     class Echo(AgentBase):
         async def reply(self, msg):
             looking.runs.append(self.run.scratch(looking)["place"])
@@ -102,8 +102,7 @@ def names(run: Any) -> list[str]:
     return [run.agent.name, *(names(run.parent) if run.parent else [])]
 
 
-async def test_reply_that_nobody_else_asked_for_has_no_parent() -> None:
-    looking = Looking()
+async def test_reply_that_nobody_else_asked_for_has_no_parent(looking: Looking) -> None:
     agent = agent_of(["hello"], middlewares=[looking])
     await agent.reply("go")
     run = looking.runs[0]
@@ -144,8 +143,7 @@ async def test_reply_asked_for_in_a_tool_knows_the_one_around_it(ask: Any, calls
     assert outer.runs[0].parent is None
 
 
-async def test_reply_in_a_tool_that_streams_knows_the_one_around_it() -> None:
-    looking = Looking()
+async def test_reply_in_a_tool_that_streams_knows_the_one_around_it(looking: Looking) -> None:
     child = child_of(looking)
 
     async def search() -> Any:
@@ -157,8 +155,7 @@ async def test_reply_in_a_tool_that_streams_knows_the_one_around_it() -> None:
     assert names(looking.runs[0]) == ["child", "boss"]
 
 
-async def test_replies_of_depth_three_know_their_root() -> None:
-    looking = Looking()
+async def test_replies_of_depth_three_know_their_root(looking: Looking) -> None:
     leaf = child_of(looking)
 
     async def search() -> str:
@@ -178,9 +175,7 @@ async def test_replies_of_depth_three_know_their_root() -> None:
     assert (run.depth, run.root.agent, run.root) == (2, boss, run.parent.parent)
 
 
-async def test_reply_after_a_tool_of_the_same_task_has_no_parent() -> None:
-    looking = Looking()
-
+async def test_reply_after_a_tool_of_the_same_task_has_no_parent(looking: Looking) -> None:
     def search() -> str:
         """Search."""
         return "found"

@@ -83,8 +83,12 @@ def results_of(agent: Agent) -> list[str]:
     return [block.text for block in message.get_content_blocks("tool_result")]
 
 
-async def test_a_payment_by_held_text_is_asked_about_with_its_value():
-    bank = Bank()
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+async def test_a_payment_by_held_text_is_asked_about_with_its_value(bank):
     ask = then("read_untrusted", lambda handle: {"handles": [handle], "question": "Which account?"})
     turns = [READ, ask, "EVIL77", then("send_money", lambda handle: {"recipient": handle, "amount": 3}), "paid"]
     agent = agent_with(turns, bank.tool)
@@ -110,8 +114,7 @@ async def test_a_payment_by_held_text_is_asked_about_with_its_value():
         (lambda handle: {"recipient": f"x {handle} {handle}"}, True),
     ],
 )
-async def test_only_an_argument_that_must_be_trusted_asks(arguments, is_asked):
-    bank = Bank()
+async def test_only_an_argument_that_must_be_trusted_asks(arguments, is_asked, bank):
     agent = agent_with([READ, then("send_money", arguments), "done"], bank.tool)
     await agent.reply("go")
     assert (agent.waiting() is not None) is is_asked
@@ -140,8 +143,7 @@ async def test_a_key_that_is_held_text_cannot_name_an_argument_unasked():
 
 
 @pytest.mark.parametrize("mode", [PermissionMode.BYPASS, PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS])
-async def test_no_mode_and_no_rule_answers_in_the_place_of_the_user(mode):
-    bank = Bank()
+async def test_no_mode_and_no_rule_answers_in_the_place_of_the_user(mode, bank):
     agent = agent_with([READ, then("send_money", lambda handle: {"recipient": handle}), "done"], bank.tool)
     rule = PermissionRule("send_money", behavior="allow")
     agent.state.permission_context = PermissionContext(mode, [rule])
@@ -150,8 +152,7 @@ async def test_no_mode_and_no_rule_answers_in_the_place_of_the_user(mode):
 
 
 @pytest.mark.parametrize("is_by_mode", [True, False])
-async def test_a_denial_says_which_argument_and_no_value(is_by_mode):
-    bank = Bank()
+async def test_a_denial_says_which_argument_and_no_value(is_by_mode, bank):
     flow = InformationFlowMiddleware(on_violation="ask" if is_by_mode else "deny")
     turns = [READ, then("send_money", lambda handle: {"recipient": handle}), "I may not."]
     agent = agent_with(turns, bank.tool, flow=flow)
@@ -301,8 +302,7 @@ async def test_a_key_that_is_there_twice_hides_nothing(paths):
     assert "IGNORE" not in read_by_models(agent)
 
 
-async def test_a_handle_in_json_in_a_text_is_found():
-    bank = Bank()
+async def test_a_handle_in_json_in_a_text_is_found(bank):
     turns = [READ, then("send_money", lambda handle: {"recipient": json.dumps({"to": [handle]})}), "done"]
     agent = agent_with(turns, bank.tool)
     await agent.reply("go")
@@ -344,7 +344,7 @@ async def test_an_error_of_a_trusted_tool_is_not_trusted():
     assert HANDLE.fullmatch(results_of(agent)[0])
 
 
-async def test_no_other_layer_answers_in_the_place_of_the_user():
+async def test_no_other_layer_answers_in_the_place_of_the_user(bank):
     class Yes(MiddlewareBase):
         inherited = True
 
@@ -352,7 +352,6 @@ async def test_no_other_layer_answers_in_the_place_of_the_user():
             decision = await next_handler()
             return replace(decision, behavior=PermissionBehavior.ALLOW) if not decision.bypass_immune else decision
 
-    bank = Bank()
     turns = [READ, then("send_money", lambda handle: {"recipient": handle}), "done"]
     agent = agent_with(turns, bank.tool, middlewares=[Yes(), InformationFlowMiddleware()])
     await agent.reply("go")
@@ -418,11 +417,10 @@ async def test_the_reader_is_another_model_without_tools():
     assert ATTACK in made.messages[-1].to_json()
 
 
-async def test_an_answer_may_stand_for_a_number():
+async def test_an_answer_may_stand_for_a_number(bank):
     def ask(handle):
         return {"handles": [handle], "question": "How much?", "answer_type": "number"}
 
-    bank = Bank()
     pay = then("send_money", lambda handle: {"recipient": "bob", "amount": handle})
     agent = agent_with([READ, then("read_untrusted", ask), "98.70", pay, "paid"], bank.tool)
     await agent.reply("go")
@@ -594,8 +592,7 @@ def test_what_would_protect_nothing_is_refused(make):
 
 
 @pytest.mark.parametrize("pattern", ["*", "in*", "*u*"])
-async def test_no_pattern_holds_what_the_user_says(pattern):
-    bank = Bank()
+async def test_no_pattern_holds_what_the_user_says(pattern, bank):
     turns = [READ, then("send_money", lambda handle: {"recipient": handle}), "I see."]
     agent = agent_with(turns, bank.tool, flow=InformationFlowMiddleware({pattern: ToolFlow(trusted_input=True)}))
     await agent.reply(UserMsg("users", "Pay the bill."))

@@ -68,12 +68,16 @@ def fly() -> str:
     return "a canary flies"
 
 
+@pytest.fixture
+def layer() -> Look:
+    return Look()
+
+
 def test_without_layers_the_entry_is_the_core():
     assert agent_of(["hi"]).chains.on_content is incoming_content
 
 
-async def test_an_input_is_kept_and_sent_as_the_layers_leave_it():
-    layer = Look()
+async def test_an_input_is_kept_and_sent_as_the_layers_leave_it(layer):
     agent = agent_of(["hi"], middlewares=[layer])
     message = UserMsg("ann", "the canary")
     await agent.reply(message)
@@ -93,28 +97,25 @@ async def test_layers_may_change_name_and_metadata_of_a_message():
     assert (agent.state.context[0].name, agent.state.context[0].metadata) == ("somebody", {})
 
 
-async def test_an_input_that_layers_of_on_reply_answer_is_seen_too():
+async def test_an_input_that_layers_of_on_reply_answer_is_seen_too(layer):
     class Answer(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             yield Msg("tester", "no", "assistant")
 
-    layer = Look()
     agent = agent_of(["hi"], middlewares=[Answer(), layer])
     await agent.reply("the canary")
     assert layer.sources == ["input"]
     assert "canary" not in kept(agent)
 
 
-async def test_observed_messages_pass_before_they_join():
-    layer = Look()
+async def test_observed_messages_pass_before_they_join(layer):
     agent = agent_of(["hi"], middlewares=[layer])
     await agent.observe([UserMsg("bob", "canary"), UserMsg("cat", "no bird")])
     assert [message.content for message in agent.state.context] == ["bird", "no bird"]
     assert layer.sources == ["observed", "observed"]
 
 
-async def test_a_result_is_announced_and_kept_as_the_layers_leave_it():
-    layer = Look()
+async def test_a_result_is_announced_and_kept_as_the_layers_leave_it(layer):
     agent = agent_of([[call("1", "fly")], "done"], fly, middlewares=[layer])
     items = await items_of(agent)
     assert layer.sources == ["input", "tool_result"]
@@ -134,13 +135,12 @@ async def test_a_layer_may_make_a_result_an_error():
     assert (result.state, result.output[0].text) == ("error", "no")
 
 
-async def test_pieces_of_a_stream_wait_until_the_whole_has_passed():
+async def test_pieces_of_a_stream_wait_until_the_whole_has_passed(layer):
     async def drip():
         """Drip."""
         yield "a can"
         yield "ary"
 
-    layer = Look()
     agent = agent_of([[call("1", "drip")], "done"], drip, middlewares=[layer])
     items = await items_of(agent)
     assert [item.delta for item in items if isinstance(item, ToolResultTextDeltaEvent)] == ["a bird"]
@@ -155,13 +155,12 @@ async def test_pieces_of_a_stream_wait_until_the_whole_has_passed():
         (call("1", "asks", text="x"), "not permitted: bird"),
     ],
 )
-async def test_what_is_said_of_a_call_that_was_not_run_passes(made, words):
+async def test_what_is_said_of_a_call_that_was_not_run_passes(made, words, layer):
     class Deny(MiddlewareBase):
         async def on_check_permission(self, agent, input_kwargs, next_handler):
             decision = await next_handler()
             return replace(decision, behavior="deny", message="canary")
 
-    layer = Look()
     agent = agent_of([[made], "done"], add, FunctionTool(asks), middlewares=[Deny(), layer])
     await agent.reply("go")
     assert layer.sources == ["input", "not_run"]
@@ -173,10 +172,9 @@ async def asks(text: str) -> str:
     return text
 
 
-async def test_calls_beyond_the_limit_pass():
+async def test_calls_beyond_the_limit_pass(layer):
     from agentrt.agent import ReActConfig
 
-    layer = Look()
     agent = agent_of(
         [[call("1", "fly"), call("2", "fly")], "done"],
         fly,
@@ -188,8 +186,7 @@ async def test_calls_beyond_the_limit_pass():
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_feedback_to_a_question_passes_before_it_is_kept(confirmed):
-    layer = Look()
+async def test_feedback_to_a_question_passes_before_it_is_kept(confirmed, layer):
     store = InMemoryStateStore()
     agent = agent_of(
         [[call("1", "asks", text="x")], "done"], FunctionTool(asks, ask=True), middlewares=[layer], state_store=store
@@ -203,8 +200,7 @@ async def test_feedback_to_a_question_passes_before_it_is_kept(confirmed):
     assert "a bird" in sent(agent)
 
 
-async def test_an_external_result_passes_and_is_known_again():
-    layer = Look()
+async def test_an_external_result_passes_and_is_known_again(layer):
     agent = agent_of([[call("1", "elsewhere")], "done", "more"], Elsewhere(), middlewares=[layer])
     question = await agent.reply("go")
     [block] = question.get_content_blocks("tool_call")
@@ -217,7 +213,7 @@ async def test_an_external_result_passes_and_is_known_again():
     assert (await agent.reply(answer)).get_text_content() == message.get_text_content()
 
 
-async def test_hints_of_continue_with_pass():
+async def test_hints_of_continue_with_pass(layer):
     class Continue(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             if not agent.run.scratch(self):
@@ -226,7 +222,6 @@ async def test_hints_of_continue_with_pass():
             async for item in next_handler():
                 yield item
 
-    layer = Look()
     agent = agent_of(["one", "two"], middlewares=[Continue(), layer])
     await agent.reply("go")
     assert layer.sources == ["input", "hint"]
@@ -236,13 +231,12 @@ async def test_hints_of_continue_with_pass():
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_hints_that_a_tool_emits_pass_before_they_are_kept(streamed):
+async def test_hints_that_a_tool_emits_pass_before_they_are_kept(streamed, layer):
     async def hint(context: ToolContext) -> str:
         """Give a hint."""
         context.emit(HintBlockEvent("", context.new_id(), "the canary", "hint"))
         return "done"
 
-    layer = Look()
     agent = agent_of([[call("1", "hint")], "done"], hint, middlewares=[layer], state_store=InMemoryStateStore())
     items = await items_of(agent) if streamed else [await agent.reply("go")]
     assert sorted(layer.sources) == ["hint", "input", "tool_result"]
@@ -262,10 +256,9 @@ async def test_a_hint_emitted_into_a_stopped_reply_is_dropped():
     assert "canary" not in kept(agent)
 
 
-async def test_a_summary_passes_before_older_messages_go():
+async def test_a_summary_passes_before_older_messages_go(layer):
     from agentrt.agent import ContextConfig
 
-    layer = Look()
     agent = agent_of(
         ["one", "two", "three", "a canary sang"], middlewares=[layer], context_config=ContextConfig(reserve_ratio=0)
     )
@@ -276,12 +269,11 @@ async def test_a_summary_passes_before_older_messages_go():
     assert agent.state.summary == "a bird sang"
 
 
-async def test_what_a_tool_answers_in_the_models_place_passes():
+async def test_what_a_tool_answers_in_the_models_place_passes(layer):
     async def answer() -> ToolResponse:
         """Answer."""
         return ToolResponse([TextBlock("told")], metadata={"response_msg": Msg("tester", "the canary", "assistant")})
 
-    layer = Look()
     agent = agent_of([[call("1", "answer")]], answer, middlewares=[layer])
     message = await agent.reply("go")
     assert layer.sources == ["input", "tool_result", "tool_result"]
@@ -289,13 +281,12 @@ async def test_what_a_tool_answers_in_the_models_place_passes():
     assert "canary" not in kept(agent)
 
 
-async def test_what_a_layer_finds_passes_by_run_receive():
+async def test_what_a_layer_finds_passes_by_run_receive(layer):
     class Find(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             found = await agent.run.receive(IncomingContent("passage", [TextBlock("the canary")], name="birds"))
             return await next_handler(messages=[*input_kwargs["messages"], UserMsg("runtime", found.text)])
 
-    layer = Look()
     agent = agent_of(["hi"], middlewares=[Find(), layer])
     await agent.reply("go")
     assert layer.sources == ["input", "passage"]

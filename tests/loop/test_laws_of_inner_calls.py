@@ -69,6 +69,11 @@ async def twenty(context: ToolContext) -> ToolResponse | str:
     return "done"
 
 
+@pytest.fixture
+def note() -> Note:
+    return Note()
+
+
 async def test_layers_see_twenty_inner_calls_as_twenty_of_the_model() -> None:
     inside, direct = Audit(), Audit()
     tools = [Note(), Note("ask", ask=True)]
@@ -83,29 +88,27 @@ async def test_layers_see_twenty_inner_calls_as_twenty_of_the_model() -> None:
     assert direct.seen["acting", "note"] == CALLS - 1
 
 
-async def test_a_budget_stops_the_third_call() -> None:
-    note = Note()
+async def test_a_budget_stops_the_third_call(note: Note) -> None:
     # The call of the program is the first.
     agent = agent_with(twenty, note, Note("ask"), middlewares=[BudgetMiddleware(reply=Budget(tool_calls=3))])
     reply = await agent.reply("go")
     assert (note.noted, reply.finished_reason) == (["1", "2"], "exceed_budget")
 
 
-async def test_an_error_of_a_layer_leaves_the_reply() -> None:
+async def test_an_error_of_a_layer_leaves_the_reply(note: Note) -> None:
     async def work(context: ToolContext) -> str:
         for word in "abcd":
             with suppress(Exception):  # a tool that takes no notice
                 await context.call("note", {"word": word})
         return "fine"
 
-    note = Note()
     layer = BudgetMiddleware(reply=Budget(tool_calls=3), on_exceed="raise")
     with pytest.raises(BudgetExceeded):
         await agent_with(work, note, middlewares=[layer]).reply("go")
     assert note.noted == ["a", "b"]
 
 
-async def test_redaction_masks_what_the_program_gets_and_passes_on() -> None:
+async def test_redaction_masks_what_the_program_gets_and_passes_on(note: Note) -> None:
     async def contact() -> str:
         return "write to ann@example.com"
 
@@ -114,7 +117,6 @@ async def test_redaction_masks_what_the_program_gets_and_passes_on() -> None:
         await context.call("note", {"word": found.text})
         return found.text
 
-    note = Note()
     agent = agent_with(work, FunctionTool(contact), note, middlewares=[RedactionMiddleware()])
     items = await items_of(agent)
     assert note.noted == ["write to [EMAIL]"]
@@ -150,7 +152,7 @@ async def test_programs_get_handles_and_tools_the_held_values() -> None:
     assert sent == ["secret plan"]
 
 
-async def test_a_program_that_is_retried_runs_no_call_twice() -> None:
+async def test_a_program_that_is_retried_runs_no_call_twice(note: Note) -> None:
     entries: list[int] = []
 
     async def work(context: ToolContext) -> str:
@@ -160,7 +162,6 @@ async def test_a_program_that_is_retried_runs_no_call_twice() -> None:
             raise ValueError("once more")
         return text
 
-    note = Note()
     agent = agent_with(work, note, middlewares=[ToolRetryMiddleware(tools=["run"], initial_delay=0)])
     await agent.reply("go")
     assert (len(entries), note.noted, result_of(agent).text) == (2, ["a"], "note a")
@@ -185,7 +186,7 @@ async def test_a_replaced_inner_call_is_of_the_same_toolkit() -> None:
     assert result_of(agent).text == "second a"
 
 
-async def test_an_inner_call_counts_among_those_of_the_reply() -> None:
+async def test_an_inner_call_counts_among_those_of_the_reply(note: Note) -> None:
     states: list[ToolResultState] = []
 
     async def work(context: ToolContext) -> str:
@@ -193,7 +194,6 @@ async def test_an_inner_call_counts_among_those_of_the_reply() -> None:
             states.append((await context.call("note", {"word": word})).state)
         return "done"
 
-    note = Note()
     agent = agent_with(work, note, react_config=ReActConfig(max_tool_calls=3))
     reply = await agent.reply("go")
     assert note.noted == ["a", "b"]
@@ -267,7 +267,7 @@ async def test_a_stop_inside_ends_the_reply() -> None:
     assert reply.finished_reason == "interrupted"
 
 
-async def test_a_failed_save_keeps_a_call_from_running() -> None:
+async def test_a_failed_save_keeps_a_call_from_running(note: Note) -> None:
     class Full(InMemoryStateStore):
         is_full = False
 
@@ -282,7 +282,6 @@ async def test_a_failed_save_keeps_a_call_from_running() -> None:
         store.is_full = True
         return (await context.call("note", {"word": "a"})).text
 
-    note = Note()
     with pytest.raises(SessionIOError, match="the disk is full"):
         await agent_with(work, note, state_store=store).reply("go")
     assert note.noted == []
@@ -407,8 +406,7 @@ async def test_layers_around_the_reply_keep_the_message_whole(layers: list[Middl
     assert [block.type for block in message.get_content_blocks()] == ["tool_call", "tool_result", "text"]
 
 
-async def test_a_layer_asks_about_an_inner_call() -> None:
-    note = Note()
+async def test_a_layer_asks_about_an_inner_call(note: Note) -> None:
     layer = BudgetMiddleware(reply=Budget(tool_calls=3), on_exceed="ask", raise_by=10)
     agent = agent_with(twenty, note, Note("ask"), middlewares=[layer])
     await agent.reply("go")
@@ -559,11 +557,10 @@ async def test_an_inner_result_has_the_room_of_its_own_tool(has_room: bool) -> N
             await agent.reply(given)
 
 
-async def test_the_final_answer_is_not_counted_by_the_limit_of_calls() -> None:
+async def test_the_final_answer_is_not_counted_by_the_limit_of_calls(note: Note) -> None:
     async def work(context: ToolContext) -> str:
         return (await context.call("note", {"word": "a"})).text
 
-    note = Note()
     calls = [call("c", "run"), ToolCallBlock("d", STRUCTURED_OUTPUT, '{"name": "Rome"}')]
     agent = agent_of([calls], program(work), note, react_config=ReActConfig(max_tool_calls=2))
     form: JSONSchema = {"type": "object", "properties": {"name": {"type": "string"}}}

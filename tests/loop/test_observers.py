@@ -68,10 +68,14 @@ async def read(agent, inputs="go"):
     return [event async for event in agent.reply_stream(inputs)]
 
 
+@pytest.fixture
+def audit() -> Audit:
+    return Audit()
+
+
 @pytest.mark.parametrize("is_streamed", [True, False])
 @pytest.mark.parametrize("layers", [(), (AnswerByItself,), (AnswerForTheModel,), (HoldBack,)])
-async def test_observer_sees_the_events_that_the_reader_sees(layers, is_streamed):
-    audit = Audit()
+async def test_observer_sees_the_events_that_the_reader_sees(layers, is_streamed, audit):
     model = ScriptedChatModel([[call("1", "add", a=1, b=2)], "done"], stream=is_streamed)
     agent = Agent("tester", model=model, tools=[add], middlewares=[*(layer() for layer in layers), audit])
     events = await read(agent)
@@ -99,8 +103,7 @@ async def test_without_observers_the_entries_are_the_cores():
     assert chains.on_event is Agent._cores["on_event"].plain
 
 
-async def test_every_attempt_and_every_fallback_is_on_the_wire():
-    audit = Audit()
+async def test_every_attempt_and_every_fallback_is_on_the_wire(audit):
     other = ScriptedChatModel(["from the other"], model="other")
     failing = ScriptedChatModel([Transient("down"), Transient("still down")], model="first")
     layers = [ModelFallbackMiddleware([other]), RetryMiddleware(1, initial_delay=0.001), audit]
@@ -111,18 +114,16 @@ async def test_every_attempt_and_every_fallback_is_on_the_wire():
     assert audit.ends[-1].response.content[0].text == "from the other"
 
 
-async def test_an_answer_of_a_layer_is_not_on_the_wire():
-    audit = Audit()
+async def test_an_answer_of_a_layer_is_not_on_the_wire(audit):
     await agent_of(["never"], middlewares=[audit, AnswerForTheModel()]).reply("go")
     assert audit.records == []
 
 
-async def test_request_is_told_as_it_is_sent():
+async def test_request_is_told_as_it_is_sent(audit):
     class AddMessage(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             return await next_handler(messages=[*input_kwargs["messages"], UserMsg("user", "and this")])
 
-    audit = Audit()
     agent = agent_of(["done"], add, middlewares=[audit, AddMessage()])
     await agent.reply("go")
     [sent] = agent.model.calls
@@ -132,20 +133,18 @@ async def test_request_is_told_as_it_is_sent():
     assert (request.purpose, end.pieces > 1, end.seconds > 0) == (None, True, True)
 
 
-async def test_a_call_by_ask_model_says_its_purpose():
+async def test_a_call_by_ask_model_says_its_purpose(audit):
     class Ask(MiddlewareBase):
         async def on_reasoning(self, agent, input_kwargs, next_handler):
             await agent.run.ask_model([UserMsg("user", "judge")], purpose="judge")
             async for item in next_handler():
                 yield item
 
-    audit = Audit()
     await agent_of(["yes", "done"], middlewares=[audit, Ask()]).reply("go")
     assert [record.purpose for record in audit.ends] == ["judge", None]
 
 
-async def test_a_stream_that_is_left_early_ends_once_on_the_wire():
-    audit = Audit()
+async def test_a_stream_that_is_left_early_ends_once_on_the_wire(audit):
     agent = agent_of(["one two three four"], middlewares=[audit])
     async with agent.reply_stream("go") as stream:
         async for event in stream:
@@ -157,20 +156,18 @@ async def test_a_stream_that_is_left_early_ends_once_on_the_wire():
     assert audit.closed == ["closed"]
 
 
-async def test_a_stream_that_is_never_read_ends_once_on_the_wire():
+async def test_a_stream_that_is_never_read_ends_once_on_the_wire(audit):
     class Discard(MiddlewareBase):
         async def on_model_call(self, agent, input_kwargs, next_handler):
             await next_handler()
             return ChatResponse([TextBlock("mine")])
 
-    audit = Audit()
     await agent_of(["one two"], middlewares=[audit, Discard()]).reply("go")
     assert audit.pairs() == [["request", "end"]]
     assert audit.ends[0].response is None
 
 
-async def test_a_stream_that_fails_ends_with_its_error():
-    audit = Audit()
+async def test_a_stream_that_fails_ends_with_its_error(audit):
     broken = [ChatResponse([TextBlock("one ")], is_last=False), Transient("gone")]
     with pytest.raises(Transient):
         await agent_of([broken], middlewares=[audit]).reply("go")
@@ -179,13 +176,12 @@ async def test_a_stream_that_fails_ends_with_its_error():
     assert audit.closed == ["error"]
 
 
-async def test_a_cancelled_call_ends_once_and_closes_the_reply():
+async def test_a_cancelled_call_ends_once_and_closes_the_reply(audit):
     class Waiting(ScriptedChatModel):
         async def _call(self, messages, tools, tool_choice):
             scope.cancel()
             await anyio.sleep_forever()
 
-    audit = Audit()
     with anyio.CancelScope() as scope:
         await Agent("tester", model=Waiting([]), middlewares=[audit]).reply("go")
     [end] = audit.ends
@@ -193,8 +189,7 @@ async def test_a_cancelled_call_ends_once_and_closes_the_reply():
     assert audit.closed == ["cancelled"]
 
 
-async def test_a_reply_that_waits_is_closed_as_parked_first():
-    audit = Audit()
+async def test_a_reply_that_waits_is_closed_as_parked_first(audit):
     agent = Agent(
         "tester",
         model=ScriptedChatModel([[call("1", "add", a=1, b=2)], "done"]),
@@ -208,7 +203,7 @@ async def test_a_reply_that_waits_is_closed_as_parked_first():
     assert numbers == sorted(set(numbers))
 
 
-async def test_what_an_observer_raises_is_logged_by_type_once(caplog):
+async def test_what_an_observer_raises_is_logged_by_type_once(caplog, audit):
     class Broken(MiddlewareBase):
         def on_event(self, agent, event):
             raise ValueError("a secret")
@@ -216,7 +211,6 @@ async def test_what_an_observer_raises_is_logged_by_type_once(caplog):
         def on_wire(self, agent, record):
             raise KeyError("a secret")
 
-    audit = Audit()
     with caplog.at_level(logging.ERROR, "agentrt"):
         answer = await agent_of(["done"], middlewares=[Broken(), audit]).reply("go")
     assert answer.get_text_content() == "done"
@@ -263,7 +257,7 @@ def test_an_observer_of_another_shape_is_refused(layer, words):
         agent_of(["done"], middlewares=[layer()])
 
 
-async def test_observers_see_the_events_of_a_custom_agent():
+async def test_observers_see_the_events_of_a_custom_agent(audit):
     class Echo(AgentBase):
         async def reply(self, msg):
             return AssistantMsg(self.name, msg)
@@ -272,7 +266,6 @@ async def test_observers_see_the_events_of_a_custom_agent():
         async def reply(self, msg):
             raise Transient("down")
 
-    audit = Audit()
     await Echo(middlewares=[audit])("hi")
     with pytest.raises(Transient):
         await Failing(middlewares=[audit])("hi")

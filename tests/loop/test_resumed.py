@@ -148,8 +148,12 @@ async def events_of_a_life(layers: Sequence[type[MiddlewareBase]]) -> int:
     return len(listener.numbers)
 
 
-async def test_an_interrupt_of_what_a_dead_process_left_announces_all():
-    listener = Listener()
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+async def test_an_interrupt_of_what_a_dead_process_left_announces_all(listener):
     left = await listener.hear(life(AgentState(), 0), 14)  # its first call is running
     assert left is not None
     assert left.reply_context is not None
@@ -260,8 +264,7 @@ async def test_a_listener_rebuilds_the_message_after_any_crash(layers):
 
 
 @LAYERS
-async def test_numbers_do_not_repeat_after_several_crashes(layers):
-    listener = Listener()
+async def test_numbers_do_not_repeat_after_several_crashes(layers, listener):
     state: AgentState | None = AgentState()
     for number, cut in enumerate([9, 2, 1, 1, 12, 3, 10_000], 1):
         state = await listener.hear(life(state, number, layers), cut)
@@ -269,17 +272,15 @@ async def test_numbers_do_not_repeat_after_several_crashes(layers):
     listener.check(state)
 
 
-async def test_a_listener_of_the_resumed_reply_alone_rebuilds_it():
+async def test_a_listener_of_the_resumed_reply_alone_rebuilds_it(listener):
     left = await Listener().hear(life(AgentState(), 1), 12)
     assert left is not None
-    listener = Listener()
     state = await listener.hear(life(left, 2), 10_000)
     assert state is not None
     listener.check(state)
 
 
-async def test_after_a_crash_numbers_are_above_all_that_were_sent():
-    listener = Listener()
+async def test_after_a_crash_numbers_are_above_all_that_were_sent(listener):
     left = await listener.hear(life(AgentState(), 1), 12)
     assert left is not None
     items = await items_of(agent_of(["hello"], state=left), "something else")
@@ -287,8 +288,7 @@ async def test_after_a_crash_numbers_are_above_all_that_were_sent():
     assert short(items[0]) == "RS"
 
 
-async def test_block_ids_do_not_repeat_with_another_text():
-    listener = Listener()
+async def test_block_ids_do_not_repeat_with_another_text(listener):
     left = await listener.hear(life(AgentState(), 1), 6)
     shown = {block.id for block in listener.message.get_content_blocks()}
     assert shown
@@ -381,8 +381,7 @@ async def test_a_reply_that_failed_is_not_run_again_under_its_id():
     assert len(agent.model.calls) == 1
 
 
-async def test_the_id_of_a_reply_in_progress_resumes_it():
-    listener = Listener()
+async def test_the_id_of_a_reply_in_progress_resumes_it(listener):
     left = await listener.hear(life(AgentState(), 1), 12, reply_id="k")
     assert left is not None
     agent = life(left, 2)

@@ -21,9 +21,13 @@ def answer(input_tokens: int, output_tokens: int, cached: int = 0, content: Any 
     return ChatResponse(content or [TextBlock("Hello.")], usage=ChatUsage(input_tokens, output_tokens, cached))
 
 
+@pytest.fixture
+def usage() -> UsageMiddleware:
+    return UsageMiddleware(PRICES)
+
+
 @pytest.mark.parametrize("stream", [True, False])
-async def test_usage_is_counted_per_reply_conversation_and_in_total(stream: bool) -> None:
-    usage = UsageMiddleware(PRICES)
+async def test_usage_is_counted_per_reply_conversation_and_in_total(stream: bool, usage: UsageMiddleware) -> None:
     script = [
         answer(100, 10, content=[call("1", "add", a=1, b=2)]),
         answer(300, 20, 100),
@@ -69,8 +73,7 @@ async def test_an_unknown_price_does_not_hide_the_other_models_costs() -> None:
     }
 
 
-async def test_unreported_tokens_are_estimated_and_marked() -> None:
-    usage = UsageMiddleware(PRICES)
+async def test_unreported_tokens_are_estimated_and_marked(usage: UsageMiddleware) -> None:
     agent = agent_of([ChatResponse([TextBlock("x" * 400)])], middlewares=[usage])
     await agent.reply("go")
     report = usage.of_reply(agent)
@@ -81,8 +84,7 @@ async def test_unreported_tokens_are_estimated_and_marked() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_replayed_answer_was_counted_when_it_was_paid_for(stream: bool) -> None:
-    usage = UsageMiddleware(PRICES)
+async def test_a_replayed_answer_was_counted_when_it_was_paid_for(stream: bool, usage: UsageMiddleware) -> None:
     replayed = ChatResponse([TextBlock("Hello.")], usage=ChatUsage(100, 10, replayed=True))
     agent = agent_of([], middlewares=[usage])
     agent.model = ScriptedChatModel([answer(7, 3), replayed], stream=stream)
@@ -93,8 +95,7 @@ async def test_a_replayed_answer_was_counted_when_it_was_paid_for(stream: bool) 
     assert message.usage == ChatUsage()
 
 
-async def test_an_answer_counts_if_it_was_begun() -> None:
-    usage = UsageMiddleware(PRICES)
+async def test_an_answer_counts_if_it_was_begun(usage: UsageMiddleware) -> None:
     layers = [RetryMiddleware(random=Least()), usage]
     agent = agent_of([Transient("503"), ["x" * 400, Transient("cut")], answer(100, 10)], middlewares=layers)
     await agent.reply("go")
@@ -104,8 +105,7 @@ async def test_an_answer_counts_if_it_was_begun() -> None:
     assert report.tokens.output_tokens == pytest.approx(110, abs=2)
 
 
-async def test_an_abandoned_reply_counts_with_what_it_streamed() -> None:
-    usage = UsageMiddleware(PRICES)
+async def test_an_abandoned_reply_counts_with_what_it_streamed(usage: UsageMiddleware) -> None:
     agent = agent_of(["one two three"], middlewares=[usage])
     async with agent.reply_stream("go") as events:
         async for event in events:
@@ -115,8 +115,7 @@ async def test_an_abandoned_reply_counts_with_what_it_streamed() -> None:
     assert usage.total().tokens.estimated
 
 
-async def test_the_count_continues_after_the_state_is_loaded() -> None:
-    usage = UsageMiddleware(PRICES)
+async def test_the_count_continues_after_the_state_is_loaded(usage: UsageMiddleware) -> None:
     agent = agent_of([answer(100, 10)], middlewares=[usage])
     await agent.reply("go")
     other = UsageMiddleware(PRICES)
@@ -127,8 +126,7 @@ async def test_the_count_continues_after_the_state_is_loaded() -> None:
     assert other.of_reply(again).tokens == other.total().tokens == ChatUsage(1, 1)
 
 
-async def test_concurrent_conversations_are_counted_apart_and_together() -> None:
-    usage = UsageMiddleware(PRICES)
+async def test_concurrent_conversations_are_counted_apart_and_together(usage: UsageMiddleware) -> None:
     agents = [agent_of([answer(number, 1)], middlewares=[usage]) for number in (10, 20, 30)]
     async with anyio.create_task_group() as group:
         for agent in agents:
@@ -144,8 +142,7 @@ def test_invalid_prices_are_refused(price: Any) -> None:
 
 
 @pytest.mark.parametrize("is_outermost", [True, False])
-async def test_each_attempt_counts_wherever_usage_stands(is_outermost: bool) -> None:
-    usage = UsageMiddleware(PRICES)
+async def test_each_attempt_counts_wherever_usage_stands(is_outermost: bool, usage: UsageMiddleware) -> None:
     attempts = [ModelFallbackMiddleware([ScriptedChatModel([answer(7, 3)])]), RetryMiddleware(1, random=Least())]
     layers = [usage, *attempts] if is_outermost else [*attempts, usage]
     broken = ["one two three", Transient("cut")]
@@ -153,12 +150,11 @@ async def test_each_attempt_counts_wherever_usage_stands(is_outermost: bool) -> 
     assert usage.total().calls == 3
 
 
-async def test_an_answer_of_a_layer_counts_nothing() -> None:
+async def test_an_answer_of_a_layer_counts_nothing(usage: UsageMiddleware) -> None:
     class Answering(MiddlewareBase):
         async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> ChatResponse:
             return ChatResponse([TextBlock("Hello.")], usage=ChatUsage(100, 10))
 
-    usage = UsageMiddleware(PRICES)
     await agent_of([], middlewares=[Answering(), usage]).reply("go")
     assert usage.total().calls == 0
 
@@ -228,8 +224,7 @@ def asks(*names: str) -> ChatResponse:
     return answer(1, 0, content=[call(f"k{index}", name, query="?") for index, name in enumerate(names)])
 
 
-async def test_usage_of_children_counts_in_each_ancestor_once_in_all() -> None:
-    usage = UsageMiddleware(PRICES)
+async def test_usage_of_children_counts_in_each_ancestor_once_in_all(usage: UsageMiddleware) -> None:
     leaf = child_of(answer(100, 0), answer(100, 0), name="leaf")
     child = child_of(asks("leaf"), answer(10, 0), asks("leaf"), answer(10, 0))
     child.toolkit.register_tool_function(leaf.as_tool("Answers."))

@@ -124,6 +124,11 @@ async def decide(
     return block.text
 
 
+@pytest.fixture
+def talk() -> Conversation:
+    return Conversation()
+
+
 @pytest.mark.parametrize(
     "question",
     [
@@ -167,15 +172,13 @@ async def test_an_answer_names_the_places_that_a_search_found(question: str, ans
     assert (await Conversation().say(question)).startswith(answer)
 
 
-async def test_a_search_result_that_was_cut_is_not_taken_for_all() -> None:
-    talk = Conversation()
+async def test_a_search_result_that_was_cut_is_not_taken_for_all(talk: Conversation) -> None:
     talk.functions["search_text"] = lambda text: f"a.txt:1: {text}\nb.txt:2: {text}\n... and 7 more lines"
 
     assert (await talk.say("How many files contain the word owl?")).startswith("At least 2 files contain 'owl':")
 
 
-async def test_a_result_in_another_format_is_quoted_as_it_is() -> None:
-    talk = Conversation()
+async def test_a_result_in_another_format_is_quoted_as_it_is(talk: Conversation) -> None:
     talk.functions["search_text"] = lambda text: "Owls are mostly found in forests"
 
     assert await talk.say("Where is the word owl?") == "Owls are mostly found in forests"
@@ -189,15 +192,12 @@ async def test_a_result_in_another_format_is_quoted_as_it_is() -> None:
         ("What does zoo.py say about otters?", "zoo.py says nothing about 'otters'."),
     ],
 )
-async def test_a_file_that_is_named_is_read(question: str, answer: str) -> None:
-    talk = Conversation()
-
+async def test_a_file_that_is_named_is_read(question: str, answer: str, talk: Conversation) -> None:
     assert await talk.say(question) == answer
     assert [name for name, _ in talk.calls] == ["read_file"]
 
 
-async def test_a_long_file_is_shown_up_to_its_twentieth_line() -> None:
-    talk = Conversation()
+async def test_a_long_file_is_shown_up_to_its_twentieth_line(talk: Conversation) -> None:
     talk.functions["read_file"] = lambda path: "\n".join(map(str, range(1, 1001)))
     answer = await talk.say("Show me long.txt")
 
@@ -239,8 +239,7 @@ async def test_questions_are_suggested_only_for_tools_that_are_there() -> None:
         ("哪个文件包含otter？", "search_text"),
     ],
 )
-async def test_short_and_chinese_questions_find_their_tool(question: str, name: str) -> None:
-    talk = Conversation()
+async def test_short_and_chinese_questions_find_their_tool(question: str, name: str, talk: Conversation) -> None:
     await talk.say(question)
 
     assert [called for called, _ in talk.calls] == [name]
@@ -297,8 +296,7 @@ async def test_a_tool_is_known_by_its_schema(question: str, tool: JSONSchema, ar
     assert await decide(question, [schema("unrelated", "", "path"), tool]) == (name, arguments)
 
 
-async def test_only_results_since_the_question_count() -> None:
-    talk = Conversation()
+async def test_only_results_since_the_question_count(talk: Conversation) -> None:
     first = await talk.say("What is 1 + 1?")
 
     assert await talk.say("What is 1 + 1?") == first
@@ -334,8 +332,7 @@ async def test_a_denied_call_is_in_the_answer_and_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("question", ["Hello!", "What can you do?", "???", "Write a poem about owls", "Delete zoo.py"])
-async def test_what_it_cannot_do_it_says_and_which_tools_it_has(question: str) -> None:
-    talk = Conversation()
+async def test_what_it_cannot_do_it_says_and_which_tools_it_has(question: str, talk: Conversation) -> None:
     answer = await talk.say(question)
 
     assert "I am a set of rules, not a language model" in answer
@@ -433,8 +430,7 @@ async def test_a_question_of_any_size_and_shape_soon_gets_an_answer(question: st
 
 @pytest.mark.parametrize("result", ["otter " * 500_000, ":" * 500_000, "a.txt:1: otter\n" * 50_000])
 @pytest.mark.parametrize("question", ["What does a.txt say about otters?", "Where is the word otter?"])
-async def test_a_result_of_any_size_soon_gets_an_answer(question: str, result: str) -> None:
-    talk = Conversation()
+async def test_a_result_of_any_size_soon_gets_an_answer(question: str, result: str, talk: Conversation) -> None:
     talk.functions |= {"read_file": lambda path: result, "search_text": lambda text: result}
 
     with anyio.fail_after(30):

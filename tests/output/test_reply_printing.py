@@ -42,6 +42,11 @@ def drained(queue: MessageQueue[Any]) -> list[Any]:
     return [queue.get_nowait() for _ in range(queue.qsize())]
 
 
+@pytest.fixture
+def layer() -> Watching:
+    return Watching()
+
+
 async def test_an_agent_is_quiet_by_default(capsys):
     agent = agent_of([TOOL_ROUND, "it is three"], add)
     await agent.reply("go")
@@ -153,8 +158,7 @@ async def test_nothing_is_copied_per_piece(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["layer", "hook"])
-async def test_a_print_layer_or_hook_makes_an_agent_print_unseen(kind, capsys):
-    layer = Watching()
+async def test_a_print_layer_or_hook_makes_an_agent_print_unseen(kind, capsys, layer):
     agent = agent_of(["one two"], middlewares=[layer] if kind == "layer" else [])
     if kind == "hook":
         see = lambda self, kwargs: layer.shown.append((kwargs["msg"].get_text_content(), kwargs["last"]))  # noqa: E731
@@ -175,8 +179,7 @@ async def test_an_override_of_print_is_what_prints():
     assert shown == [("one", False), ("one", True)]
 
 
-async def test_a_message_is_printed_before_the_item_that_adds_to_it():
-    layer = Watching()
+async def test_a_message_is_printed_before_the_item_that_adds_to_it(layer):
     agent = agent_of(["one two"], middlewares=[layer])
     async with agent.reply_stream("go") as items:
         async for item in items:
@@ -184,8 +187,7 @@ async def test_a_message_is_printed_before_the_item_that_adds_to_it():
                 assert layer.shown[-1][0].endswith(item.delta)
 
 
-async def test_the_last_is_the_message_that_the_conversation_keeps():
-    layer = Watching()
+async def test_the_last_is_the_message_that_the_conversation_keeps(layer):
     agent = agent_of([TOOL_ROUND, "it is three"], add, middlewares=[layer])
     await agent.reply("go")
     kept, shown = agent.state.context[-1], layer.messages[-1]
@@ -194,8 +196,7 @@ async def test_the_last_is_the_message_that_the_conversation_keeps():
     assert [last for _, last in layer.shown].count(True) == 1
 
 
-async def test_after_an_answer_the_message_continues():
-    layer = Watching()
+async def test_after_an_answer_the_message_continues(layer):
     agent = agent_of([TOOL_ROUND, "it is three"], FunctionTool(add, ask=True), middlewares=[layer])
     waiting = await agent.reply("go")
     assert layer.shown[-1] == ("let me see", True)
@@ -209,8 +210,7 @@ async def test_after_an_answer_the_message_continues():
     assert [last for _, last in layer.shown[before:]].count(True) == 1
 
 
-async def test_a_discarded_attempt_is_not_in_the_message():
-    layer = Watching()
+async def test_a_discarded_attempt_is_not_in_the_message(layer):
     script = [["one ", Transient("cut off")], "two three"]
     agent = agent_of(script, middlewares=[layer, RetryMiddleware(initial_delay=0.001)])
     answer = await agent.reply("go")
@@ -262,8 +262,7 @@ async def test_a_reply_waits_for_room_and_its_caller_can_leave():
     assert (await agent.reply("on")).get_text_content() == "four"
 
 
-async def test_a_reader_that_leaves_early_ends_the_printing():
-    layer = Watching()
+async def test_a_reader_that_leaves_early_ends_the_printing(layer):
     agent = agent_of(["one two three", "four"], middlewares=[layer])
     async with agent.reply_stream("go") as items:
         async for item in items:
@@ -274,8 +273,7 @@ async def test_a_reader_that_leaves_early_ends_the_printing():
     assert layer.shown[-1] == ("four", True)
 
 
-async def test_replies_after_each_other_print_messages_of_their_own():
-    layer = Watching()
+async def test_replies_after_each_other_print_messages_of_their_own(layer):
     agent = agent_of(["one", "two"], middlewares=[layer])
     await agent.reply("go")
     await agent.reply("on")
@@ -283,20 +281,18 @@ async def test_replies_after_each_other_print_messages_of_their_own():
     assert layer.messages[0].id != layer.messages[-1].id
 
 
-async def test_the_override_of_a_reply_prints_what_it_returns_last():
+async def test_the_override_of_a_reply_prints_what_it_returns_last(layer):
     class Polite(Agent):
         async def reply(self, inputs=None):
             await super().reply(inputs)
             return Msg(self.name, "thank you", "assistant")
 
-    layer = Watching()
     agent = Polite("tester", model=agent_of(["one"]).model, middlewares=[layer])
     await agent.reply("go")
     assert layer.shown == [("one", False), ("thank you", False), ("thank you", True)]
 
 
-async def test_print_called_by_hand_shows_in_the_same_places(capsys):
-    layer = Watching()
+async def test_print_called_by_hand_shows_in_the_same_places(capsys, layer):
     agent = agent_of([], middlewares=[layer])
     agent.set_msg_queue_enabled(True)
     agent.set_console_output_enabled(True)

@@ -64,16 +64,19 @@ def speakers(state: AgentState) -> list[str]:
 # Who has the conversation.
 
 
-async def test_the_agent_that_is_chosen_answers() -> None:
-    team = shop()
+@pytest.fixture
+def team() -> Handoffs:
+    return shop()
+
+
+async def test_the_agent_that_is_chosen_answers(team: Handoffs) -> None:
     answer = await team.reply("I paid twice.")
     assert (answer.name, answer.get_text_content()) == ("refunds", "Refunded.")
     assert speakers(team.state) == ["user", "triage", "refunds"]
     assert team.active.name == "refunds"
 
 
-async def test_the_one_that_answered_last_answers_next() -> None:
-    team = shop()
+async def test_the_one_that_answered_last_answers_next(team: Handoffs) -> None:
     await team("I paid twice.")
     answer = await team("Thanks.")
     assert answer.get_text_content() == "What else?"
@@ -156,8 +159,7 @@ async def test_rule_against_a_transfer_holds() -> None:
 # What each one reads.
 
 
-async def test_calls_of_tools_that_one_lacks_are_notes() -> None:
-    team = shop()
+async def test_calls_of_tools_that_one_lacks_are_notes(team: Handoffs) -> None:
     await team.reply("I paid twice.")
     first = requests_of(team, "refunds")[0]
     assert not [block for msg in first for block in msg.get_content_blocks("tool_call")]
@@ -171,8 +173,7 @@ async def test_calls_of_tools_that_one_lacks_are_notes() -> None:
 
 
 @pytest.mark.parametrize("formatter", [format_openai, format_anthropic])
-async def test_request_after_a_transfer_ends_with_the_user(formatter: Any) -> None:
-    team = shop()
+async def test_request_after_a_transfer_ends_with_the_user(formatter: Any, team: Handoffs) -> None:
     await team.reply("I paid twice.")
     payload = formatter(requests_of(team, "refunds")[0])
     messages = payload["messages"] if isinstance(payload, dict) else payload
@@ -206,8 +207,7 @@ async def test_own_calls_stay_calls_when_the_conversation_returns() -> None:
 # As a stream.
 
 
-async def test_stream_has_all_events_and_the_answer_last() -> None:
-    team = shop()
+async def test_stream_has_all_events_and_the_answer_last(team: Handoffs) -> None:
     async with team.reply_stream("I paid twice.", yield_final_msg=True) as stream:
         items = [item async for item in stream]
     *events, answer = items
@@ -249,8 +249,7 @@ async def test_dropped_stream_lets_the_next_reply_answer() -> None:
         await team.reply("again")
 
 
-async def test_stream_that_is_closed_early_is_closed_whole() -> None:
-    team = shop()
+async def test_stream_that_is_closed_early_is_closed_whole(team: Handoffs) -> None:
     async with team.reply_stream("I paid twice.") as stream:
         async for event in stream:
             if event.type == "TOOL_CALL_START":
@@ -296,8 +295,7 @@ async def test_question_of_any_speaker_waits_and_is_answered() -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_wrong_input_is_refused_at_the_call_and_changes_nothing(streamed: bool) -> None:
-    team = shop()
+async def test_wrong_input_is_refused_at_the_call_and_changes_nothing(streamed: bool, team: Handoffs) -> None:
     await team.reply("I paid twice.")
     before = team.state.model_dump_json()
     with pytest.raises(InvalidInputError, match="or a list of these, not 7"):
@@ -368,8 +366,7 @@ async def test_conversation_that_ended_between_two_speakers_continues() -> None:
         assert speakers(state) == ["user", "one", "two"]
 
 
-async def test_reply_with_an_id_is_given_once() -> None:
-    team = shop()
+async def test_reply_with_an_id_is_given_once(team: Handoffs) -> None:
     first = await team.reply("I paid twice.", reply_id="r1")
     again = await team.reply("I paid twice.", reply_id="r1")
     assert again.get_text_content() == first.get_text_content() == "Refunded."
@@ -407,8 +404,7 @@ async def test_answer_has_the_form_that_was_asked_for() -> None:
     assert answer.structured_output == Sum(value=5)
 
 
-async def test_other_states_are_other_conversations() -> None:
-    team = shop()
+async def test_other_states_are_other_conversations(team: Handoffs) -> None:
     await team.reply("I paid twice.")
     other = team.with_state(AgentState())
     assert other.active.name == "triage"

@@ -56,6 +56,11 @@ def parse(text: str) -> Document:
     return MarkdownReader().parse(text.encode(), Path("guide.md"), lambda: False)
 
 
+@pytest.fixture
+def knowledge() -> KnowledgeBase:
+    return knowledge_base()
+
+
 def test_a_section_begins_at_each_heading_outside_of_code() -> None:
     document = parse(PAGE)
     assert document.title == "Guide"
@@ -237,8 +242,7 @@ async def test_a_missing_file_and_folder_are_named(tmp_path: Path) -> None:
         Document("x" * 2_000, "x"),
     ],
 )
-async def test_a_document_that_cannot_be_kept_is_refused(document: Document) -> None:
-    knowledge = knowledge_base()
+async def test_a_document_that_cannot_be_kept_is_refused(document: Document, knowledge: KnowledgeBase) -> None:
     with pytest.raises(AgentRTError):
         await knowledge.add(document)
     assert await knowledge.documents() == []
@@ -256,21 +260,18 @@ async def test_a_hit_says_where_it_stands() -> None:
     assert (text[hit.start : hit.end], hit.metadata) == (hit.text, {"year": 2025})
 
 
-async def test_a_chunk_is_found_by_its_heading() -> None:
-    knowledge = knowledge_base()
+async def test_a_chunk_is_found_by_its_heading(knowledge: KnowledgeBase) -> None:
     await knowledge.add(Document("guide", "Boil it for three minutes.", "Tea"))
     assert await documents_found(knowledge, "tea") == ["guide"]
 
 
-async def test_a_filter_compares_what_documents_say_of_themselves() -> None:
-    knowledge = knowledge_base()
+async def test_a_filter_compares_what_documents_say_of_themselves(knowledge: KnowledgeBase) -> None:
     for year in (2024, 2025):
         await knowledge.add(Document(f"report-{year}", "Tea sales.", metadata={"year": year}))
     assert [hit.document for hit in await knowledge.search("tea", where={"year": 2024})] == ["report-2024"]
 
 
-async def test_a_document_replaces_the_one_with_its_id() -> None:
-    knowledge = knowledge_base()
+async def test_a_document_replaces_the_one_with_its_id(knowledge: KnowledgeBase) -> None:
     assert await knowledge.add(Document("1", "Green tea.")) is True
     assert await knowledge.add(Document("1", "Green tea.")) is False
     assert await knowledge.add(Document("1", "Black coffee.")) is True
@@ -280,8 +281,7 @@ async def test_a_document_replaces_the_one_with_its_id() -> None:
     assert await knowledge.add(Document("1", "")) is False
 
 
-async def test_a_deleted_document_is_not_found() -> None:
-    knowledge = knowledge_base()
+async def test_a_deleted_document_is_not_found(knowledge: KnowledgeBase) -> None:
     await knowledge.add(Document("1", "Green tea."))
     await knowledge.delete("unknown")
     await knowledge.delete("1")
@@ -351,10 +351,9 @@ async def test_a_sync_takes_what_changed_and_forgets_what_is_gone(tmp_path: Path
     assert (await knowledge.sync(folder)).unchanged == ["docs/empty.md", "docs/inner/moon.md", "docs/tea.md"]
 
 
-async def test_a_file_that_cannot_be_read_keeps_what_was_known(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_read_keeps_what_was_known(tmp_path: Path, knowledge: KnowledgeBase) -> None:
     folder = tmp_path / "docs"
     write(folder, tea="Green tea.")
-    knowledge = knowledge_base()
     await knowledge.sync(folder)
     (folder / "tea.md").write_bytes(b"\xff\xff")
     (folder / "loop.md").symlink_to("loop.md")
@@ -398,10 +397,9 @@ async def test_documents_are_split_beside_the_event_loop(tmp_path: Path) -> None
     assert get_ident() not in threads
 
 
-async def test_two_folders_are_synced_apart(tmp_path: Path) -> None:
+async def test_two_folders_are_synced_apart(tmp_path: Path, knowledge: KnowledgeBase) -> None:
     write(tmp_path / "docs", tea="Green tea.")
     write(tmp_path / "notes", tea="Black tea.")
-    knowledge = knowledge_base()
     await knowledge.sync(tmp_path / "docs")
     await knowledge.sync(tmp_path / "notes")
     assert await knowledge.documents() == ["docs/tea.md", "notes/tea.md"]
@@ -488,8 +486,7 @@ def test_a_killed_sync_leaves_no_half_document(tmp_path: Path, program_runner: P
     assert anyio.run(documents_found, knowledge, "tea") == []
 
 
-async def test_half_characters_are_repaired_but_refused_in_names() -> None:
-    knowledge = knowledge_base()
+async def test_half_characters_are_repaired_but_refused_in_names(knowledge: KnowledgeBase) -> None:
     assert await knowledge.add(Document("tea", "Green \ud800 tea", title="\udfff"))
     assert (await knowledge.search("tea"))[0].text == "Green \ufffd tea"
     with pytest.raises(ReaderError, match="rename the document"):

@@ -60,6 +60,11 @@ class Waiting:
         return "waited"
 
 
+@pytest.fixture
+def waiting() -> Waiting:
+    return Waiting()
+
+
 def answer_to(question: Any, *, confirmed: bool = True) -> UserConfirmResultEvent:
     results = [ConfirmResult(confirmed, call) for call in question.tool_calls]
     return UserConfirmResultEvent(question.reply_id, results)

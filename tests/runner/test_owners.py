@@ -15,7 +15,7 @@ from agentrt.runner.queue import QueueRoom
 from agentrt.runner.requests import make_request
 from agentrt.runner.sqlite.queue import _QUEUE_MIGRATIONS, SQLiteQueue
 from agentrt.state import SQLiteStore
-from tests.runner.conftest import Waiting, answer_to, approved_pay, call_or_answer, last_words, make_agent, work
+from tests.runner.conftest import answer_to, approved_pay, call_or_answer, last_words, make_agent, work
 
 ANN, BOB = {"owner": "ann"}, {"owner": "bob"}
 
@@ -45,9 +45,8 @@ async def test_owners_take_turns_and_sessions_keep_their_order(store):
     assert order == ["ann 1", "bob 1", "nobody", "ann 2", "bob 2", "ann 3", "ann 4"]
 
 
-async def test_reply_of_another_owner_starts_next(sqlite):
+async def test_reply_of_another_owner_starts_next(sqlite, waiting):
     order: list[str] = []
-    waiting = Waiting()
     async with work(Runner(noting_agent(order, waiting.wait), sqlite, max_concurrency=1)) as runner:
         await runner.submit("a", "call wait", labels=ANN)
         handles = [await runner.submit(f"a{number}", f"ann {number}", labels=ANN) for number in range(20)]
@@ -74,8 +73,7 @@ async def test_owner_who_comes_again_and_again_keeps_nobody_out():
     assert claimed == ["ann", "bob"] * 3
 
 
-async def test_owner_has_only_so_many_replies_at_a_time(sqlite):
-    waiting = Waiting()
+async def test_owner_has_only_so_many_replies_at_a_time(sqlite, waiting):
     runner = Runner(make_agent(waiting.wait), sqlite, max_concurrency=4, max_concurrency_per_owner=2)
     async with work(runner):
         handles = [await runner.submit(f"a{number}", "call wait", labels=ANN) for number in range(4)]

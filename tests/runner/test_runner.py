@@ -15,7 +15,7 @@ from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner
 from agentrt.state import InMemoryStateStore, SQLiteStore
-from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, rebuild, work
+from tests.runner.conftest import answer_to, approved_pay, make_agent, rebuild, work
 
 
 async def test_submitted_reply_is_answered_on_any_store(store):
@@ -198,8 +198,7 @@ async def test_contrary_answers_at_once_are_one_and_a_conflict(processes, tmp_pa
         assert codes == ["conflict"]
 
 
-async def test_running_reply_is_interrupted(sqlite):
-    waiting = Waiting()
+async def test_running_reply_is_interrupted(sqlite, waiting):
     async with work(Runner(make_agent(waiting.wait), sqlite)) as runner:
         handle = await runner.submit("s", "call wait")
         await waiting.begun.wait()
@@ -208,8 +207,7 @@ async def test_running_reply_is_interrupted(sqlite):
         assert not await handle.interrupt()
 
 
-async def test_running_reply_is_interrupted_from_elsewhere(sqlite):
-    waiting = Waiting()
+async def test_running_reply_is_interrupted_from_elsewhere(sqlite, waiting):
     client = Runner(make_agent(waiting.wait), sqlite)
     async with client, work(Runner(make_agent(waiting.wait), sqlite)):
         handle = await client.submit("s", "call wait")
@@ -294,8 +292,7 @@ async def test_second_worker_waits_and_takes_over(sqlite):
 
 
 @pytest.mark.parametrize("leave", ["drain", "cancel"])
-async def test_worker_that_leaves_hands_its_reply_over(sqlite, leave):
-    waiting = Waiting()
+async def test_worker_that_leaves_hands_its_reply_over(sqlite, leave, waiting):
     runner = Runner(make_agent(waiting.wait), sqlite, drain_seconds=0)
     async with runner, anyio.create_task_group() as group:
         group.start_soon(runner.work)
@@ -345,8 +342,7 @@ async def test_runner_that_is_drained_before_it_works_does_not_work(sqlite):
 
 
 @pytest.mark.parametrize("deletes", ["runner", "store"])
-async def test_deleted_session_comes_back_only_by_a_later_input(sqlite, deletes):
-    waiting = Waiting()
+async def test_deleted_session_comes_back_only_by_a_later_input(sqlite, deletes, waiting):
     runner = Runner(make_agent(waiting.wait), sqlite)
     async with runner, anyio.create_task_group() as group:
         handles = [await runner.submit("s", text) for text in ("Hi!", "call wait", "And?")]  # to a session that is new

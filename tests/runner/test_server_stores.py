@@ -4,7 +4,7 @@ import anyio
 import pytest
 
 from agentrt.runner import Runner
-from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, rebuild, work
+from tests.runner.conftest import answer_to, approved_pay, make_agent, rebuild, work
 from tests.runner.test_taking_over import leave_reply, look
 from tests.state.conftest import open_store, postgres, postgres_schema, redis
 
@@ -41,8 +41,7 @@ async def test_reply_whose_process_died_goes_on_from_a_server(open_store):
 
 
 @on_servers
-async def test_worker_of_a_server_hands_its_reply_over(open_store):
-    waiting = Waiting()
+async def test_worker_of_a_server_hands_its_reply_over(open_store, waiting):
     async with Runner(make_agent(waiting.wait), await open_store()) as runner, anyio.create_task_group() as group:
         group.start_soon(runner.work)
         handle = await runner.submit("s", "call wait")

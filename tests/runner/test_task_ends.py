@@ -36,8 +36,7 @@ async def leave_task(store: Any, waiting: Waiting, *, takeovers: int = 0, **opti
     return task
 
 
-async def test_call_that_may_have_run_is_unknown_and_runs_once(sqlite):
-    waiting = Waiting()
+async def test_call_that_may_have_run_is_unknown_and_runs_once(sqlite, waiting):
     task = await leave_task(sqlite, waiting)
     async with work(Runner(make_agent(background(waiting.wait)), sqlite)) as runner:
         answer = await woken(runner, "s", task)
@@ -45,8 +44,7 @@ async def test_call_that_may_have_run_is_unknown_and_runs_once(sqlite):
     assert waiting.runs == 1
 
 
-async def test_idempotent_call_runs_again_elsewhere(sqlite):
-    waiting = Waiting()
+async def test_idempotent_call_runs_again_elsewhere(sqlite, waiting):
     task = await leave_task(sqlite, waiting, idempotent=True)
     waiting.release.set()
     async with work(Runner(make_agent(background(waiting.wait, idempotent=True)), sqlite)) as runner:
@@ -54,8 +52,7 @@ async def test_idempotent_call_runs_again_elsewhere(sqlite):
     assert waiting.runs == 2
 
 
-async def test_task_that_is_given_up_says_so(sqlite):
-    waiting = Waiting()
+async def test_task_that_is_given_up_says_so(sqlite, waiting):
     task = await leave_task(sqlite, waiting, takeovers=5, idempotent=True)
     async with work(Runner(make_agent(background(waiting.wait, idempotent=True)), sqlite)) as runner:
         answer = await woken(runner, "s", task)
@@ -65,8 +62,7 @@ async def test_task_that_is_given_up_says_so(sqlite):
     assert waiting.runs == 1
 
 
-async def test_task_whose_session_is_deleted_wakes_too(sqlite):
-    waiting = Waiting()
+async def test_task_whose_session_is_deleted_wakes_too(sqlite, waiting):
     task = await leave_task(sqlite, waiting)
     async with Runner(make_agent(), sqlite) as runner:  # nobody works
         await runner.delete(task.session_id)
@@ -75,8 +71,7 @@ async def test_task_whose_session_is_deleted_wakes_too(sqlite):
     assert waiting.runs == 1
 
 
-async def test_task_whose_saved_session_is_gone_runs_once_and_wakes(sqlite):
-    waiting = Waiting()
+async def test_task_whose_saved_session_is_gone_runs_once_and_wakes(sqlite, waiting):
     task = await leave_task(sqlite, waiting)
     await sqlite.delete(task.session_id)  # as it is where it expires
     async with work(Runner(make_agent(background(waiting.wait)), sqlite)) as runner:
@@ -125,8 +120,7 @@ async def test_task_whose_session_id_is_taken_wakes_too(sqlite):
         assert f"({task.id}) ended without a result" in await woken(runner, "s", event)
 
 
-async def test_copy_of_the_session_of_a_task_is_deleted_without_a_wake(sqlite):
-    waiting = Waiting()
+async def test_copy_of_the_session_of_a_task_is_deleted_without_a_wake(sqlite, waiting):
     async with work(Runner(make_agent(background(waiting.wait)), sqlite)) as runner:
         task = await started(await runner.submit("s", "call wait"))
         await waiting.begun.wait()
@@ -138,8 +132,7 @@ async def test_copy_of_the_session_of_a_task_is_deleted_without_a_wake(sqlite):
         assert "is done. Its result follows.\nwaited" in await woken(runner, "s", task)
 
 
-async def test_fork_of_a_run_has_no_tasks_of_its_session(sqlite):
-    waiting = Waiting()
+async def test_fork_of_a_run_has_no_tasks_of_its_session(sqlite, waiting):
     agent = make_agent(background(waiting.wait), middlewares=[RunRecorder(sqlite)])
     async with work(Runner(agent, sqlite)) as runner:
         task = await started(await runner.submit("s", "call wait", reply_id="r"))
@@ -151,8 +144,7 @@ async def test_fork_of_a_run_has_no_tasks_of_its_session(sqlite):
         await woken(runner, "s", task)
 
 
-async def test_task_that_cannot_be_read_wakes_too(tmp_path):
-    waiting = Waiting()
+async def test_task_that_cannot_be_read_wakes_too(tmp_path, waiting):
     async with SQLiteStore(tmp_path / "states.db", durability="process") as store:
         task = await leave_task(store, waiting)
         real = store.load
@@ -324,8 +316,7 @@ async def test_worker_that_dies_in_a_batch_leaves_no_call_in_doubt():
     assert "Unknown" not in str(state.context)
 
 
-async def test_task_finishes_in_another_worker_while_nobody_is_there(tmp_path):
-    waiting = Waiting()
+async def test_task_finishes_in_another_worker_while_nobody_is_there(tmp_path, waiting):
     async with SQLiteStore(tmp_path / "states.db", durability="process") as store:
         runner = Runner(make_agent(background(waiting.wait)), store)
         async with runner, anyio.create_task_group() as group:

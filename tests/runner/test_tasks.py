@@ -66,8 +66,7 @@ async def test_events_of_a_task_build_its_message(sqlite):
     assert rebuild(events).content == done.context[0].content
 
 
-async def test_parent_answers_others_while_a_task_works(sqlite):
-    waiting = Waiting()
+async def test_parent_answers_others_while_a_task_works(sqlite, waiting):
     async with work(Runner(make_agent(background(waiting.wait)), sqlite)) as runner:
         task = await started(await runner.submit("s", "call wait"))
         await waiting.begun.wait()
@@ -148,8 +147,7 @@ async def test_denied_call_is_not_let_go(sqlite):
         assert await runner.tasks("s") == []
 
 
-async def test_parent_that_waits_is_woken_after_the_answer(sqlite):
-    waiting = Waiting()
+async def test_parent_that_waits_is_woken_after_the_answer(sqlite, waiting):
     async with work(Runner(make_agent(background(waiting.wait), approved_pay()), sqlite)) as runner:
         task = await started(await runner.submit("s", "call wait"))
         parked = await runner.submit("s", "call pay")
@@ -195,8 +193,7 @@ async def test_waiting_task_is_stopped_and_wakes(sqlite):
             await runner.stop_task("s", "task:0")
 
 
-async def test_running_task_is_stopped_and_wakes(sqlite):
-    waiting = Waiting()
+async def test_running_task_is_stopped_and_wakes(sqlite, waiting):
     async with work(Runner(make_agent(background(waiting.wait)), sqlite)) as runner:
         task = await started(await runner.submit("s", "call wait"))
         await waiting.begun.wait()
@@ -242,8 +239,7 @@ async def test_interrupt_of_the_parent_leaves_its_tasks(sqlite):
         assert "is done" in await woken(runner, "s", task)
 
 
-async def test_deleted_parent_takes_its_tasks_with_it(sqlite):
-    waiting = Waiting()
+async def test_deleted_parent_takes_its_tasks_with_it(sqlite, waiting):
     async with work(Runner(make_agent(background(waiting.wait)), sqlite)) as runner:
         task = await started(await runner.submit("s", "call wait"))
         await waiting.begun.wait()
@@ -255,8 +251,7 @@ async def test_deleted_parent_takes_its_tasks_with_it(sqlite):
     assert all(message.name != "task" for message in state.context), task
 
 
-async def test_background_calls_beyond_the_limit_are_denied(sqlite):
-    waiting = Waiting()
+async def test_background_calls_beyond_the_limit_are_denied(sqlite, waiting):
     calls = [ToolCallBlock(str(number), "wait", "{}") for number in range(3)]
     model = ScriptedChatModel([calls, "Three.", *["Woken."] * 9])
     agent = make_agent(background(waiting.wait), model=model, react_config=ReActConfig(max_background=2))
@@ -278,8 +273,7 @@ async def test_ids_of_tasks_are_not_for_callers(sqlite):
             await runner.submit("s", "Hello", reply_id="task:0123456789abcdef.done")
 
 
-async def test_model_lists_reads_and_stops_its_tasks(sqlite):
-    waiting = Waiting()
+async def test_model_lists_reads_and_stops_its_tasks(sqlite, waiting):
     seen: list[str] = []
 
     def act(messages: Any, _: Any) -> Any:

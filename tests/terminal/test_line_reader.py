@@ -22,8 +22,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds; only a failure waits that long
 
 
-async def test_the_event_loop_runs_while_a_line_is_awaited():
-    keyboard = Keyboard()
+@pytest.fixture
+def keyboard() -> Keyboard:
+    return Keyboard()
+
+
+async def test_the_event_loop_runs_while_a_line_is_awaited(keyboard):
     answers = []
 
     async def ask() -> None:
@@ -37,8 +41,7 @@ async def test_the_event_loop_runs_while_a_line_is_awaited():
     assert answers == ["late"]
 
 
-async def test_the_line_of_an_abandoned_question_answers_the_next_one():
-    keyboard = Keyboard()
+async def test_the_line_of_an_abandoned_question_answers_the_next_one(keyboard):
     terminal = keyboard.input()
     with anyio.CancelScope() as scope:
         async with anyio.create_task_group() as group:
@@ -60,8 +63,7 @@ async def test_the_line_of_an_abandoned_question_answers_the_next_one():
     assert keyboard.reads == 1
 
 
-async def test_a_line_typed_between_two_questions_answers_the_second():
-    keyboard = Keyboard()
+async def test_a_line_typed_between_two_questions_answers_the_second(keyboard):
     terminal = keyboard.input()
     async with anyio.create_task_group() as group:
         group.start_soon(asked, terminal)
@@ -74,8 +76,7 @@ async def test_a_line_typed_between_two_questions_answers_the_second():
     assert keyboard.reads == 2
 
 
-async def test_a_line_that_comes_with_the_cancellation_is_kept():
-    keyboard = Keyboard()
+async def test_a_line_that_comes_with_the_cancellation_is_kept(keyboard):
     terminal = keyboard.input()
     async with anyio.create_task_group() as group:
         group.start_soon(asked, terminal)
@@ -89,16 +90,14 @@ async def test_a_line_that_comes_with_the_cancellation_is_kept():
     assert keyboard.reads == 1
 
 
-async def test_a_timeout_of_the_callers_own_leaves_as_what_it_is():
-    keyboard = Keyboard()
+async def test_a_timeout_of_the_callers_own_leaves_as_what_it_is(keyboard):
     with pytest.raises(TimeoutError):
         with anyio.fail_after(0):
             await asked(keyboard.input())
     assert keyboard.reads == 0
 
 
-async def test_questions_asked_at_once_are_asked_one_after_the_other():
-    keyboard = Keyboard()
+async def test_questions_asked_at_once_are_asked_one_after_the_other(keyboard):
     terminal = keyboard.input()
     answers = []
 
@@ -140,8 +139,7 @@ async def test_a_form_is_not_interrupted_by_another_question():
     assert found == [{"a": 1, "b": 2}, "other"]
 
 
-async def test_a_question_abandoned_in_the_queue_blocks_no_other():
-    keyboard = Keyboard()
+async def test_a_question_abandoned_in_the_queue_blocks_no_other(keyboard):
     terminal = keyboard.input()
     answers = []
 
@@ -161,8 +159,7 @@ async def test_a_question_abandoned_in_the_queue_blocks_no_other():
     assert answers == ["one", "two"]
 
 
-def test_questions_of_several_event_loops_take_turns():
-    keyboard = Keyboard()
+def test_questions_of_several_event_loops_take_turns(keyboard):
     terminal = keyboard.input()
     with start_blocking_portal("asyncio") as first, start_blocking_portal("trio") as second:
         answers = [first.start_task_soon(text_of, terminal)]
@@ -174,8 +171,7 @@ def test_questions_of_several_event_loops_take_turns():
         assert answers[1].result(PATIENCE) == "two"
 
 
-async def test_the_end_of_input_is_an_error_and_not_a_loop():
-    keyboard = Keyboard()
+async def test_the_end_of_input_is_an_error_and_not_a_loop(keyboard):
     keyboard.close()
     with pytest.raises(InputEnded, match="the input ended before '>' was answered"):
         await asked(keyboard.input())
@@ -257,8 +253,7 @@ async def test_an_end_of_input_after_an_abandoned_secret_is_kept():
     assert keyboard.reads == 2
 
 
-def test_a_question_of_an_ended_event_loop_leaves_its_line():
-    keyboard = Keyboard()
+def test_a_question_of_an_ended_event_loop_leaves_its_line(keyboard):
     terminal = keyboard.input()
     loop = asyncio.new_event_loop()
     task = loop.create_task(text_of(terminal))

@@ -60,6 +60,11 @@ def error_of(function: Any, *args: Any, **kwargs: Any) -> str:
 # Tools
 
 
+@pytest.fixture
+def kit() -> Toolkit:
+    return grouped()
+
+
 def test_schemas_have_the_form_that_providers_know() -> None:
     assert Toolkit([get_weather]).get_json_schemas() == [
         {
@@ -78,8 +83,7 @@ def test_schemas_have_the_form_that_providers_know() -> None:
     ]
 
 
-def test_schemas_are_made_once_and_anew_after_a_change() -> None:
-    kit = grouped()
+def test_schemas_are_made_once_and_anew_after_a_change(kit: Toolkit) -> None:
     first, chosen = kit.get_json_schemas(), kit.get_json_schemas(["web"])
     assert kit.get_json_schemas() is first
     assert kit.get_json_schemas(["web"]) is chosen
@@ -90,8 +94,7 @@ def test_schemas_are_made_once_and_anew_after_a_change() -> None:
     assert kit.names(["web"])[-1] == "search_2"
 
 
-def test_cached_schemas_of_group_choices_are_bounded() -> None:
-    kit = grouped()
+def test_cached_schemas_of_group_choices_are_bounded(kit: Toolkit) -> None:
     for number in range(1_000):
         kit.get_json_schemas([f"gone_{number}"])
     assert len(kit.table._schemas) <= 64
@@ -148,8 +151,7 @@ async def test_a_namesake_may_override_or_be_skipped_or_renamed() -> None:
     assert await run(kit, "search", path="x") == "read x"
 
 
-def test_extended_toolkit_has_tools_that_its_base_has_not() -> None:
-    kit = grouped()
+def test_extended_toolkit_has_tools_that_its_base_has_not(kit: Toolkit) -> None:
     assert kit.with_tools([]) is kit
     more = kit.with_tools([FunctionTool(search, name="extra")])
     assert kit.names() == ["get_weather", "reset_equipped_tools", "read"]
@@ -158,8 +160,7 @@ def test_extended_toolkit_has_tools_that_its_base_has_not() -> None:
     assert "two tools are called 'get_weather'" in error_of(kit.with_tools, [get_weather])
 
 
-async def test_tool_registered_later_is_in_the_extended_toolkit_too() -> None:
-    kit = grouped()
+async def test_tool_registered_later_is_in_the_extended_toolkit_too(kit: Toolkit) -> None:
     more = kit.with_tools([FunctionTool(search, name="extra")])
     most = more.with_tools([FunctionTool(search, name="another")])
     more.names(), most.names()
@@ -174,8 +175,7 @@ async def test_tool_registered_later_is_in_the_extended_toolkit_too() -> None:
     assert "extra" in text_of(more.prepare(call("unheard_of")))
 
 
-def test_tool_registered_in_extended_toolkit_enters_its_base() -> None:
-    kit = grouped()
+def test_tool_registered_in_extended_toolkit_enters_its_base(kit: Toolkit) -> None:
     more = kit.with_tools([FunctionTool(search, name="extra")])
     more.register_tool_function(read, func_name="late")
     assert kit.get("late") is more.get("late") is not None
@@ -218,8 +218,7 @@ def test_unknown_tool_gets_the_nearest_name_and_all_names() -> None:
     assert len(text_of(kit.prepare(call("x" * 100_000)))) < 200
 
 
-def test_tool_in_inactive_group_gets_how_to_activate_it() -> None:
-    kit = grouped()
+def test_tool_in_inactive_group_gets_how_to_activate_it(kit: Toolkit) -> None:
     assert text_of(kit.prepare(call("search", query="x"))) == (
         "search was not run: its group 'web' is not active. Call reset_equipped_tools with 'web' set to true first, "
         "together with the groups that you want to keep."
@@ -257,8 +256,7 @@ def test_the_meta_tool_is_offered_when_there_are_groups() -> None:
     }
 
 
-async def test_meta_tool_sets_all_groups_and_returns_their_notes() -> None:
-    kit = grouped()
+async def test_meta_tool_sets_all_groups_and_returns_their_notes(kit: Toolkit) -> None:
     assert await run(kit, "reset_equipped_tools", web=True) == (
         "Active now, besides the tools that are always offered: web.\n\nweb: Quote your sources."
     )
@@ -273,15 +271,13 @@ async def test_meta_tool_sets_all_groups_and_returns_their_notes() -> None:
     assert kit.active_groups == []
 
 
-async def test_a_wrong_choice_of_groups_changes_nothing() -> None:
-    kit = grouped()
+async def test_a_wrong_choice_of_groups_changes_nothing(kit: Toolkit) -> None:
     assert "argument 'wb' is unknown" in await run(kit, "reset_equipped_tools", web=True, wb=True)
     assert "argument 'web' should be of type boolean, not 'yes'" in await run(kit, "reset_equipped_tools", web="yes")
     assert kit.active_groups == ["files"]
 
 
-async def test_meta_tool_in_a_conversation_leaves_shared_toolkit_alone() -> None:
-    kit = grouped()
+async def test_meta_tool_in_a_conversation_leaves_shared_toolkit_alone(kit: Toolkit) -> None:
     chosen: list[list[str]] = []
     tool_call = call("reset_equipped_tools", web=True)
     prepared = kit.prepare(tool_call, ["files"])
@@ -291,16 +287,14 @@ async def test_meta_tool_in_a_conversation_leaves_shared_toolkit_alone() -> None
     assert (chosen, kit.active_groups) == ([["web"]], ["files"])
 
 
-async def test_a_conversation_that_cannot_choose_groups_says_so() -> None:
-    kit = grouped()
+async def test_a_conversation_that_cannot_choose_groups_says_so(kit: Toolkit) -> None:
     prepared = kit.prepare(call("reset_equipped_tools", web=True))
     assert isinstance(prepared, PreparedCall)
     response = await respond(prepared, ToolContext(prepared.tool_call, object(), object()))  # type: ignore[arg-type]
     assert (response.state, kit.active_groups) == ("error", ["files"])
 
 
-def test_programs_can_choose_groups_too() -> None:
-    kit = grouped()
+def test_programs_can_choose_groups_too(kit: Toolkit) -> None:
     assert "Active now" in text_of(kit.reset_equipped_tools(web=True))
     assert kit.active_groups == ["web"]
     kit.update_tool_groups("files", True)
@@ -312,8 +306,7 @@ def test_programs_can_choose_groups_too() -> None:
     assert kit.names() == ["get_weather", "reset_equipped_tools"]
 
 
-def test_groups_that_do_not_exist_are_refused_by_name() -> None:
-    kit = grouped()
+def test_groups_that_do_not_exist_are_refused_by_name(kit: Toolkit) -> None:
     unknown = "the toolkit has no group 'wb': the groups are 'basic', 'web', 'files'"
     assert error_of(kit.update_tool_groups, ["web", "wb"], True) == unknown
     assert error_of(kit.reset_equipped_tools, wb=True) == unknown
@@ -327,8 +320,7 @@ def test_a_saved_choice_of_a_group_that_is_gone_is_harmless() -> None:
     assert grouped().names(["gone"]) == ["get_weather", "reset_equipped_tools"]
 
 
-def test_group_names_are_checked() -> None:
-    kit = grouped()
+def test_group_names_are_checked(kit: Toolkit) -> None:
     assert error_of(kit.create_tool_group, "web", "Again.") == (
         "the toolkit already has a group 'web': choose another name"
     )
@@ -352,11 +344,10 @@ def test_group_names_are_checked() -> None:
     ],
     ids=lambda fields: str(next(iter(fields.items())))[:25],
 )
-def test_a_group_with_a_field_of_a_wrong_type_is_refused(fields: dict[str, Any]) -> None:
+def test_a_group_with_a_field_of_a_wrong_type_is_refused(fields: dict[str, Any], kit: Toolkit) -> None:
     [name] = fields
     group = ToolGroup(**({"name": "late", "description": "Late tools."} | fields))
     assert f"{name}=... of the group 'late' must be" in error_of(Toolkit, [], [group])
-    kit = grouped()
     if name != "tools":
         options = {"description": "Late tools."} | fields
         assert f"{name}=... of the group 'late' must be" in error_of(kit.create_tool_group, "late", **options)
@@ -376,15 +367,13 @@ def test_tool_named_like_the_meta_tool_is_refused_with_groups() -> None:
 # Its state
 
 
-def test_toolkit_state_holds_the_groups_of_its_own_setting() -> None:
-    kit = grouped()
+def test_toolkit_state_holds_the_groups_of_its_own_setting(kit: Toolkit) -> None:
     assert kit.state_dict() == {"active_groups": ["files"]}
     kit.state_dict()["active_groups"].append("web")
     assert kit.active_groups == ["files"]
 
 
-def test_a_toolkit_loads_which_groups_are_active() -> None:
-    kit = grouped()
+def test_a_toolkit_loads_which_groups_are_active(kit: Toolkit) -> None:
     kit.load_state_dict({"active_groups": ["web"]})
     assert kit.active_groups == ["web"]
     assert kit.names() == ["get_weather", "search", "reset_equipped_tools"]
@@ -414,8 +403,7 @@ def test_state_of_another_toolkit_is_refused_and_changes_nothing(state: Any, err
     assert kit.active_groups == ["files"]
 
 
-def test_without_strict_what_does_not_fit_is_ignored() -> None:
-    kit = grouped()
+def test_without_strict_what_does_not_fit_is_ignored(kit: Toolkit) -> None:
     kit.load_state_dict({"tools": []}, strict=False)
     assert kit.active_groups == ["files"]
     kit.load_state_dict({"active_groups": ["web", "wb"], "tools": []}, strict=False)
@@ -438,16 +426,14 @@ def test_state_registered_by_a_toolkit_subclass_is_saved_too() -> None:
     assert kit.active_groups == ["web"]
 
 
-def test_extended_toolkit_has_the_state_of_its_base() -> None:
-    kit = grouped()
+def test_extended_toolkit_has_the_state_of_its_base(kit: Toolkit) -> None:
     more = kit.with_tools([FunctionTool(search, name="extra")])
     more.load_state_dict({"active_groups": ["web"]})
     assert kit.state_dict() == more.state_dict() == {"active_groups": ["web"]}
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda kit: pickle.loads(pickle.dumps(kit))], ids=["copy", "pickle"])
-def test_copy_of_extended_toolkit_is_complete_and_independent(copied) -> None:
-    kit = grouped()
+def test_copy_of_extended_toolkit_is_complete_and_independent(copied, kit: Toolkit) -> None:
     other = copied(kit.with_tools([FunctionTool(search, name="extra")]))
     other.register_tool_function(read, func_name="late")
     assert other.names() == ["get_weather", "reset_equipped_tools", "read", "late", "extra"]
@@ -455,8 +441,7 @@ def test_copy_of_extended_toolkit_is_complete_and_independent(copied) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda kit: pickle.loads(pickle.dumps(kit))], ids=["copy", "pickle"])
-async def test_copy_shares_tools_and_groups_but_not_the_setting(copied) -> None:
-    kit = grouped()
+async def test_copy_shares_tools_and_groups_but_not_the_setting(copied, kit: Toolkit) -> None:
     kit.register_tool_function(get_weather, func_name="here", preset_kwargs={"city": "Oslo"})
     other = copied(kit)
     assert other.get_json_schemas() == kit.get_json_schemas()

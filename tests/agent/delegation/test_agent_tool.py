@@ -17,6 +17,11 @@ from tests.loop.helpers import answer, items_of, saved_state
 pytestmark = pytest.mark.anyio
 
 
+@pytest.fixture
+def counting() -> Counting:
+    return Counting()
+
+
 async def test_the_answer_of_a_child_is_the_result_of_the_call() -> None:
     searcher = agent_of("searcher", ["The Moon is far."])
     boss = boss_of(searcher)
@@ -73,8 +78,7 @@ async def test_without_stream_only_the_ends_are_seen() -> None:
     assert [item.type for item in items[:-1] if item.type.startswith("SUBAGENT")] == ["SUBAGENT_START", "SUBAGENT_END"]
 
 
-async def test_a_question_inside_a_child_is_asked_and_answered_outside() -> None:
-    counting = Counting()
+async def test_a_question_inside_a_child_is_asked_and_answered_outside(counting: Counting) -> None:
     boss = boss_of(asking_child(counting))
     items = await items_of(boss)
     asked = [item for item in items[:-1] if item.type == "REQUIRE_USER_CONFIRM"]
@@ -87,8 +91,7 @@ async def test_a_question_inside_a_child_is_asked_and_answered_outside() -> None
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-async def test_a_parked_child_resumes_in_another_process(confirmed: bool) -> None:
-    counting = Counting()
+async def test_a_parked_child_resumes_in_another_process(confirmed: bool, counting: Counting) -> None:
     boss = boss_of(asking_child(counting))
     await boss.reply("go")
     other = boss_of(asking_child(counting))
@@ -103,8 +106,7 @@ async def test_a_parked_child_resumes_in_another_process(confirmed: bool) -> Non
     assert other.state.last_reply.finished_reason == "completed"
 
 
-async def test_answers_to_two_children_wake_only_the_one_that_is_meant() -> None:
-    counting = Counting()
+async def test_answers_to_two_children_wake_only_the_one_that_is_meant(counting: Counting) -> None:
     boss = boss_of(asking_child(counting, "writer", "a"), asking_child(counting, "printer", "b"))
     await boss.reply("go")
     assert sorted(block.id for block in boss.waiting().tool_calls) == ["1/k1", "2/k1"]
@@ -124,8 +126,7 @@ def three_deep(counting: Counting) -> Any:
     return boss_of(editor)
 
 
-async def test_a_question_at_depth_three_has_a_path_of_three_parts() -> None:
-    counting = Counting()
+async def test_a_question_at_depth_three_has_a_path_of_three_parts(counting: Counting) -> None:
     boss = three_deep(counting)
     await boss.reply("go")
     event = boss.waiting()
@@ -161,10 +162,9 @@ async def test_rules_of_the_supervisor_hold_at_depth_three(behavior: str, expect
         assert boss.state.last_reply.finished_reason == "completed"
 
 
-async def test_a_budget_of_the_supervisor_holds_at_depth_three() -> None:
+async def test_a_budget_of_the_supervisor_holds_at_depth_three(counting: Counting) -> None:
     from agentrt.middleware import Budget, BudgetMiddleware
 
-    counting = Counting()
     publishes = [[call(f"k{number}", "publish", what=str(number))] for number in range(9)]
     writer = agent_of("writer", [*publishes], counting.tool())
     editor = agent_of("editor", [[call("e1", "writer", query="write")], "Edited."], writer.as_tool("Writes."))
@@ -174,10 +174,9 @@ async def test_a_budget_of_the_supervisor_holds_at_depth_three() -> None:
     assert boss.state.last_reply.finished_reason == "exceed_budget"
 
 
-async def test_a_rule_that_is_added_while_a_child_waits_holds_for_it() -> None:
+async def test_a_rule_that_is_added_while_a_child_waits_holds_for_it(counting: Counting) -> None:
     from agentrt.permission import PermissionRule
 
-    counting = Counting()
     boss = boss_of(asking_child(counting))
     await boss.reply("go")
     boss.state.permission_context.rules.append(PermissionRule("publish", behavior="deny"))
@@ -525,8 +524,7 @@ async def test_at_most_so_many_calls_run_at_a_time() -> None:
     assert [result.state for result in results_of(boss).values()] == ["success"] * 6
 
 
-async def test_a_state_of_another_shape_is_an_error_result() -> None:
-    counting = Counting()
+async def test_a_state_of_another_shape_is_an_error_result(counting: Counting) -> None:
     boss = boss_of(asking_child(counting))
     await boss.reply("go")
     question = answer(boss)
@@ -536,8 +534,7 @@ async def test_a_state_of_another_shape_is_an_error_result() -> None:
     assert boss.state.last_reply.finished_reason == "completed"
 
 
-async def test_a_child_that_is_no_tool_any_more_is_an_error_result() -> None:
-    counting = Counting()
+async def test_a_child_that_is_no_tool_any_more_is_an_error_result(counting: Counting) -> None:
     boss = boss_of(asking_child(counting))
     await boss.reply("go")
     other = agent_of("boss", ["Done."], state=saved_state(boss))

@@ -40,8 +40,12 @@ async def shown_on(screen: Screen, agent: Agent, **options: Any) -> Msg:
         return await show(agent.reply_stream("go"), **options)
 
 
-def test_a_finished_paragraph_is_never_drawn_again():
-    screen = Screen()
+@pytest.fixture
+def screen() -> Screen:
+    return Screen()
+
+
+def test_a_finished_paragraph_is_never_drawn_again(screen):
     with RichView(screen) as view:
         view.stream("text", "the first paragraph\n\nthe second")
         view.stream("text", " one\n")
@@ -55,15 +59,13 @@ def test_a_finished_paragraph_is_never_drawn_again():
     assert "paragraph 49" in later
 
 
-async def test_an_answer_that_is_not_markdown_is_shown_as_it_is():
+async def test_an_answer_that_is_not_markdown_is_shown_as_it_is(screen):
     answer = "2 files:\n__init__.py\na*b*c.md\n\n# None of them is a heading"
-    screen = Screen()
     await shown_on(screen, Agent("friday", model=ScriptedChatModel([answer])), markdown=False)
     assert answer in screen.text()
 
 
-def test_an_unfinished_paragraph_is_cut_to_the_screen():
-    screen = Screen()
+def test_an_unfinished_paragraph_is_cut_to_the_screen(screen):
     with RichView(screen) as view:
         view.stream("text", "```\n" + "".join(f"row {number}.\n" for number in range(500)))
         begun = len(screen.getvalue())
@@ -75,12 +77,11 @@ def test_an_unfinished_paragraph_is_cut_to_the_screen():
     assert "row 0." in screen.getvalue()[begun:]
 
 
-async def test_text_is_markdown_and_everything_else_is_there():
+async def test_text_is_markdown_and_everything_else_is_there(screen):
     def add(a: int, b: int) -> int:
         """Add."""
         return a + b
 
-    screen = Screen()
     answer = "# Result\n\nIt is **five**, see [here](http://example.org).\n\n[red]not markup[/red] :smile:\n"
     call = ToolCallBlock("1", "add", '{"a": 2, "b": 3}')
     model = ScriptedChatModel([[ThinkingBlock("let me see"), call], answer])
@@ -99,8 +100,7 @@ async def test_text_is_markdown_and_everything_else_is_there():
     assert message.get_text_content() == answer
 
 
-async def test_control_codes_are_escaped():
-    screen = Screen()
+async def test_control_codes_are_escaped(screen):
     evil = "\x1b]0;title\x07\x1b[2J\u202e"
     call = ToolCallBlock("1", evil, f'{{"{evil}": 1}}')
     await shown_on(screen, Agent(evil, "", ScriptedChatModel([[ThinkingBlock(evil), call], evil])))
@@ -110,8 +110,7 @@ async def test_control_codes_are_escaped():
     assert screen.text().count("\\x1b]0;title\\x07\\x1b[2J\\u202e") >= 4
 
 
-async def test_a_subagent_is_indented_under_its_call():
-    screen = Screen()
+async def test_a_subagent_is_indented_under_its_call(screen):
     looks = [TextBlock("I look."), ToolCallBlock("2", "none", "{}")]
     evil = Agent("an\x1b]0;title\x07\nother", "", ScriptedChatModel([looks, "Two\nlines"]))
     asks = ToolCallBlock("1", "other", '{"query": "go"}')
@@ -125,8 +124,7 @@ async def test_a_subagent_is_indented_under_its_call():
 
 
 @pytest.mark.parametrize("how", ["argument", "NO_COLOR", "dumb", "latin-1", "no rich"])
-async def test_text_is_plain_where_markdown_is_unwanted_or_impossible(how, monkeypatch):
-    screen = Screen()
+async def test_text_is_plain_where_markdown_is_unwanted_or_impossible(how, monkeypatch, screen):
     if how == "NO_COLOR":
         monkeypatch.setenv("NO_COLOR", "1")
     elif how == "dumb":

@@ -45,6 +45,11 @@ def states_of(plan: Plan | None) -> list[str] | None:
 # The tools.
 
 
+@pytest.fixture
+def notebook() -> PlanNotebook:
+    return PlanNotebook()
+
+
 def test_the_tools_have_the_names_and_arguments_of_1x():
     parameters = {tool.name: list(tool.input_schema["properties"]) for tool in PlanNotebook().list_tools()}
     assert parameters == {
@@ -59,8 +64,7 @@ def test_the_tools_have_the_names_and_arguments_of_1x():
     }
 
 
-async def test_a_plan_is_made_and_worked_on_to_its_end():
-    notebook = PlanNotebook()
+async def test_a_plan_is_made_and_worked_on_to_its_end(notebook):
     agent, results = await play(notebook, create("book", "pack"), start(0), finish(0, "two seats"), finish(1))
     assert [result.split(":")[0] for result in results] == ["success"] * 4
     plan = notebook.plan_of(agent)
@@ -86,8 +90,7 @@ async def test_a_plan_is_made_and_worked_on_to_its_end():
         (call("finish_plan", state="todo", outcome="x"), "state"),
     ],
 )
-async def test_a_wrong_call_is_an_error_result_and_changes_nothing(wrong: Any, words: str):
-    notebook = PlanNotebook()
+async def test_a_wrong_call_is_an_error_result_and_changes_nothing(wrong: Any, words: str, notebook: PlanNotebook):
     agent, results = await play(notebook, create("book", "pack"), wrong)
     assert results[1].startswith("error: ")
     assert words in results[1]
@@ -123,8 +126,7 @@ async def test_no_subtask_is_added_beyond_the_limit():
     assert states_of(notebook.plan_of(agent)) == ["todo", "todo"]
 
 
-async def test_a_plan_is_revised_where_nothing_is_done_yet():
-    notebook = PlanNotebook()
+async def test_a_plan_is_revised_where_nothing_is_done_yet(notebook):
     new = drafts("new")[0]
     agent, results = await play(
         notebook,
@@ -147,8 +149,7 @@ async def test_subtasks_are_viewed_in_full():
     assert "Not in the plan: 8" in results[1]
 
 
-async def test_a_new_plan_does_not_lose_the_one_before():
-    notebook = PlanNotebook()
+async def test_a_new_plan_does_not_lose_the_one_before(notebook):
     agent, results = await play(notebook, create("a"), create("b", plan="other"), call("view_historical_plans"))
     assert "The plan before it, 'trip', can be recovered by its id" in results[1]
     assert "Plan 'trip'" in results[2]
@@ -156,8 +157,7 @@ async def test_a_new_plan_does_not_lose_the_one_before():
     assert notebook.plan_of(agent).name == "other"  # type: ignore[union-attr]
 
 
-async def test_a_finished_plan_is_recovered_with_its_progress():
-    notebook = PlanNotebook()
+async def test_a_finished_plan_is_recovered_with_its_progress(notebook):
     over = call("finish_plan", state="abandoned", outcome="no money")
     agent, results = await play(notebook, create("a", "b"), start(0), finish(0), over)
     plan_id = results[3].rsplit(" ", 1)[1].rstrip(".")
@@ -288,8 +288,7 @@ async def test_each_change_is_an_event_before_the_result_ends():
     assert updates_of(items) == ["todo", "in_progress", "in_progress", "in_progress", None]
 
 
-async def test_hooks_see_each_change_and_a_recovered_plan():
-    notebook = PlanNotebook()
+async def test_hooks_see_each_change_and_a_recovered_plan(notebook):
     seen: list[Any] = []
 
     async def later(notebook: PlanNotebook, plan: Plan | None) -> None:
@@ -316,9 +315,7 @@ async def test_a_recovered_plan_is_told_to_hooks():
     assert seen == ["old"]
 
 
-async def test_a_hook_that_fails_changes_nothing(caplog):
-    notebook = PlanNotebook()
-
+async def test_a_hook_that_fails_changes_nothing(caplog, notebook):
     def fail(notebook: PlanNotebook, plan: Plan | None) -> None:
         raise LookupError("canary-7")
 
@@ -344,9 +341,8 @@ def test_a_hook_that_is_not_registered_is_named():
 # What is saved.
 
 
-async def test_the_plan_is_saved_and_told_once_after_loading():
+async def test_the_plan_is_saved_and_told_once_after_loading(notebook):
     agent, _ = await play(PlanNotebook(), create("a", "b"), start(0))
-    notebook = PlanNotebook()
     other = agent_with(notebook, "first", "second", state=reloaded(agent.state))
     assert states_of(notebook.plan_of(other)) == ["in_progress", "todo"]
     assert updates_of(await items_of(other)) == ["in_progress"]
@@ -562,8 +558,7 @@ async def test_a_storage_that_fails_leaves_the_plan_as_it_was():
     assert (plan.state, plan.subtasks[0].name) == ("todo", "a")
 
 
-async def test_one_notebook_serves_many_conversations():
-    notebook = PlanNotebook()
+async def test_one_notebook_serves_many_conversations(notebook):
     agent = agent_with(notebook, create("a"), "ok", create("b"), "ok")
     other = agent.with_state(AgentState())
     await agent.reply("Go.")
@@ -636,9 +631,8 @@ async def test_a_redaction_inside_covers_the_hint():
     assert "ann@example.com" not in str(hint_of(model.calls[1].messages))
 
 
-async def test_a_program_makes_a_plan_and_works_on_it():
+async def test_a_program_makes_a_plan_and_works_on_it(notebook):
     heard: list[str | None] = []
-    notebook = PlanNotebook()
     notebook.register_plan_change_hook("hear", lambda _, plan: heard.append(plan and plan.name))
     agent = Agent("tester", model=ScriptedChatModel([]), middlewares=[notebook])
     plan = notebook.of(agent)

@@ -54,10 +54,14 @@ def answer(agent: Agent, confirmed: bool) -> UserConfirmResultEvent:
     return UserConfirmResultEvent(question.reply_id, results)
 
 
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
 @EACH_MODE
 @pytest.mark.parametrize("yes", [True, False])
-async def test_a_matched_call_waits_in_every_mode(mode: PermissionMode, yes: bool) -> None:
-    log = Log()
+async def test_a_matched_call_waits_in_every_mode(mode: PermissionMode, yes: bool, log: Log) -> None:
     agent = agent_with(HumanApprovalMiddleware(["delete_*"]), log, [call("1", "delete_file", path="x")], mode=mode)
     await agent.reply("go")
     assert log == []
@@ -68,12 +72,11 @@ async def test_a_matched_call_waits_in_every_mode(mode: PermissionMode, yes: boo
     assert log == (["x"] if yes else [])
 
 
-async def test_no_rule_and_no_other_layer_answers_for_the_user() -> None:
+async def test_no_rule_and_no_other_layer_answers_for_the_user(log: Log) -> None:
     class Allow(MiddlewareBase):
         async def on_check_permission(self, agent: Any, input_kwargs: Any, next_handler: Any) -> PermissionDecision:
             return PermissionDecision(PermissionBehavior.ALLOW)
 
-    log = Log()
     rules = [PermissionRule("*", behavior=PermissionBehavior.ALLOW)]
     approval = HumanApprovalMiddleware({"pay": True})
     agent = agent_with(approval, log, [call("1", "pay", amount=1)], rules=rules, mode="bypass")
@@ -83,8 +86,7 @@ async def test_no_rule_and_no_other_layer_answers_for_the_user() -> None:
     assert isinstance(inner.waiting(), RequireUserConfirmEvent)
 
 
-async def test_what_is_denied_is_not_asked_about() -> None:
-    log = Log()
+async def test_what_is_denied_is_not_asked_about(log: Log) -> None:
     rules = [PermissionRule("pay", behavior=PermissionBehavior.DENY)]
     agent = agent_with(HumanApprovalMiddleware(["*"]), log, [call("1", "pay", amount=1)], rules=rules)
     await agent.reply("go")
@@ -122,8 +124,7 @@ async def thinks(arguments: dict[str, Any]) -> str | None:
         (True, 20, "pay needs your approval"),
     ],
 )
-async def test_a_rule_may_look_at_the_arguments(rule: Any, amount: Any, asks: str | None) -> None:
-    log = Log()
+async def test_a_rule_may_look_at_the_arguments(rule: Any, amount: Any, asks: str | None, log: Log) -> None:
     layer = HumanApprovalMiddleware({"pay": rule, "*": True}, timeout=0.05)
     agent = agent_with(layer, log, [call("1", "pay", amount=amount)])
     await agent.reply("go")
@@ -135,11 +136,10 @@ async def test_a_rule_may_look_at_the_arguments(rule: Any, amount: Any, asks: st
         assert [decision.message for decision in question.questions.values()] == [asks]
 
 
-async def test_a_judge_decides_on_calls_that_no_pattern_fits() -> None:
+async def test_a_judge_decides_on_calls_that_no_pattern_fits(log: Log) -> None:
     def judge(name: str, arguments: dict[str, Any]) -> bool:
         return name == "pay"
 
-    log = Log()
     layer = HumanApprovalMiddleware(risk=judge)
     agent = agent_with(layer, log, [call("1", "delete_file", path="x")])
     await agent.reply("go")
@@ -157,8 +157,7 @@ async def test_a_judge_decides_on_calls_that_no_pattern_fits() -> None:
         ("nonsense", "pay needs your approval"),
     ],
 )
-async def test_a_model_may_be_the_judge(verdict: str, message: str | None) -> None:
-    log = Log()
+async def test_a_model_may_be_the_judge(verdict: str, message: str | None, log: Log) -> None:
     answers = [[ToolCallBlock("1", "GenerateStructuredOutput", verdict)]] * 5
     layer = HumanApprovalMiddleware(risk=ScriptedChatModel(answers, model="judge"))
     agent = agent_with(layer, log, [call("1", "pay", amount=1)])
@@ -207,8 +206,7 @@ def test_each_matched_call_that_ran_had_a_yes(calls: list[tuple[str, int, bool]]
 
 
 @pytest.mark.parametrize("verdict", [0, "", [], 7, object(), b"no"])
-async def test_a_rule_that_answers_nonsense_asks(verdict: Any) -> None:
-    log = Log()
+async def test_a_rule_that_answers_nonsense_asks(verdict: Any, log: Log) -> None:
     agent = agent_with(HumanApprovalMiddleware({"pay": lambda arguments: verdict}), log, [call("1", "pay", amount=1)])
     await agent.reply("go")
     assert agent.waiting() is not None
@@ -248,8 +246,7 @@ async def test_every_option_keeps_the_contract(make: Callable[[], MiddlewareBase
     await check_middleware(make, faults=["cancel"], every=3)
 
 
-async def test_a_yes_lets_the_call_run_in_another_process() -> None:
-    log = Log()
+async def test_a_yes_lets_the_call_run_in_another_process(log: Log) -> None:
     agent = agent_with(HumanApprovalMiddleware(["pay"]), log, [call("1", "pay", amount=3)])
     await agent.reply("go")
     state = AgentState.model_validate_json(agent.state.model_dump_json())

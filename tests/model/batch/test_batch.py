@@ -35,6 +35,11 @@ async def submit(api: str, server: BatchServer, count: int = 3, **options: Any) 
     return await model_of(api, server).batch(questions(count), **{**QUICK, **options})
 
 
+@pytest.fixture
+def server() -> BatchServer:
+    return BatchServer()
+
+
 async def test_results_are_in_the_order_of_the_requests_at_half_price() -> None:
     for api in APIS:
         server = BatchServer()
@@ -79,8 +84,7 @@ async def test_a_batch_that_was_refused_as_a_whole_is_an_error(api: str) -> None
         await (await submit(api, BatchServer(ends_as="failed"))).wait()
 
 
-async def test_a_cut_file_of_results_is_opened_again() -> None:
-    server = BatchServer()
+async def test_a_cut_file_of_results_is_opened_again(server: BatchServer) -> None:
     batch = await submit("anthropic", server)
     whole = b""
 
@@ -111,8 +115,7 @@ async def test_a_name_keeps_a_batch_from_being_submitted_twice() -> None:
         assert (await submit(api, server, name="nightly")).id != first.id
 
 
-async def test_a_name_is_refused_where_batches_have_none() -> None:
-    server = BatchServer()
+async def test_a_name_is_refused_where_batches_have_none(server: BatchServer) -> None:
     with pytest.raises(Unsupported, match=r"leave out name=.*batch\.id"):
         await submit("anthropic", server, name="nightly")
     assert not server.asked
@@ -130,8 +133,7 @@ async def test_a_batch_can_be_cancelled(api: str) -> None:
     assert texts_of(await batch.wait())[0] == "answer 0"
 
 
-async def test_the_wait_outlasts_failures_that_pass_but_not_all() -> None:
-    server = BatchServer()
+async def test_the_wait_outlasts_failures_that_pass_but_not_all(server: BatchServer) -> None:
     batch = await submit("chat", server)
     failures = 10
 
@@ -155,8 +157,7 @@ async def test_the_wait_has_an_end() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # which warns of generators that are collected
-async def test_a_reader_that_leaves_by_a_plain_break_closes_the_file() -> None:
-    server = BatchServer()
+async def test_a_reader_that_leaves_by_a_plain_break_closes_the_file(server: BatchServer) -> None:
     batch = await submit("chat", server)
     async for _ in batch:
         assert server.open
@@ -219,16 +220,14 @@ def test_a_conversation_that_no_round_follows_is_not_cached() -> None:
     assert body["messages"] == [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
 
 
-async def test_a_result_that_is_too_long_is_malformed() -> None:
-    server = BatchServer()
+async def test_a_result_that_is_too_long_is_malformed(server: BatchServer) -> None:
     batch = await model_of("anthropic", server, max_bytes=700).batch(questions(1), **QUICK)
     server.before = lambda method, path: (200, b"x" * 2000) if path.endswith("/results") else None
     with pytest.raises(Malformed, match="more than 700 bytes"):
         await batch.wait()
 
 
-async def test_a_batch_of_another_program_is_malformed() -> None:
-    server = BatchServer()
+async def test_a_batch_of_another_program_is_malformed(server: BatchServer) -> None:
     batch = await submit("anthropic", server)
     line = b'{"custom_id": "mine", "result": {}}'
     server.before = lambda method, path: (200, line) if path.endswith("/results") else None
@@ -236,8 +235,7 @@ async def test_a_batch_of_another_program_is_malformed() -> None:
         await batch.wait()
 
 
-async def test_a_result_of_no_request_is_malformed() -> None:
-    server = BatchServer()
+async def test_a_result_of_no_request_is_malformed(server: BatchServer) -> None:
     batch = await submit("anthropic", server, 2)
     line = b'{"custom_id": "request-2", "result": {"type": "canceled"}}'
     server.before = lambda method, path: (200, line) if path.endswith("/results") else None
@@ -245,8 +243,7 @@ async def test_a_result_of_no_request_is_malformed() -> None:
         await batch.wait()
 
 
-async def test_tokens_that_were_not_counted_cost_an_unknown_amount() -> None:
-    server = BatchServer()
+async def test_tokens_that_were_not_counted_cost_an_unknown_amount(server: BatchServer) -> None:
     batch = await submit("chat", server, 1)
     body = {name: value for name, value in chat_answer(0).items() if name != "usage"}
     line = json.dumps({"custom_id": "request-0", "response": {"status_code": 200, "body": body}}).encode()

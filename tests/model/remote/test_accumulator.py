@@ -27,8 +27,12 @@ def text_of(block: ContentBlock) -> str:
     return block.text if isinstance(block, TextBlock) else block.thinking if isinstance(block, ThinkingBlock) else ""
 
 
-def test_pieces_share_the_id_of_their_block() -> None:
-    accumulator = StreamAccumulator()
+@pytest.fixture
+def accumulator() -> StreamAccumulator:
+    return StreamAccumulator()
+
+
+def test_pieces_share_the_id_of_their_block(accumulator: StreamAccumulator) -> None:
     accumulator.add_text("Hel")
     accumulator.add_text("lo")
 
@@ -38,8 +42,7 @@ def test_pieces_share_the_id_of_their_block() -> None:
     assert accumulator.take_pieces() == []
 
 
-def test_text_after_something_else_is_a_block_of_its_own() -> None:
-    accumulator = StreamAccumulator()
+def test_text_after_something_else_is_a_block_of_its_own(accumulator: StreamAccumulator) -> None:
     accumulator.add_text("a")
     accumulator.add_thinking("b")
     accumulator.add_text("c")
@@ -49,16 +52,14 @@ def test_text_after_something_else_is_a_block_of_its_own() -> None:
     assert [text_of(block) for block in accumulator.content()] == ["a", "b", "c", "{}", "d"]
 
 
-def test_empty_fragments_make_no_piece() -> None:
-    accumulator = StreamAccumulator()
+def test_empty_fragments_make_no_piece(accumulator: StreamAccumulator) -> None:
     accumulator.add_text("")
     accumulator.add_thinking("")
 
     assert accumulator.take_pieces() == accumulator.content() == []
 
 
-def test_a_signature_ends_the_thinking_that_it_signs() -> None:
-    accumulator = StreamAccumulator()
+def test_a_signature_ends_the_thinking_that_it_signs(accumulator: StreamAccumulator) -> None:
     accumulator.add_thinking("a")
     accumulator.add_thinking("", "signed")
     accumulator.add_thinking("b")
@@ -68,8 +69,7 @@ def test_a_signature_ends_the_thinking_that_it_signs() -> None:
     assert (second.thinking, second.signature) == ("b", None)  # type: ignore[union-attr]  # thinking
 
 
-def test_a_call_becomes_a_piece_when_its_name_is_whole() -> None:
-    accumulator = StreamAccumulator()
+def test_a_call_becomes_a_piece_when_its_name_is_whole(accumulator: StreamAccumulator) -> None:
     accumulator.add_call(0, "", "get_", "")
     accumulator.add_call(0, "c1", "weather", "")
     assert accumulator.take_pieces() == []
@@ -78,16 +78,14 @@ def test_a_call_becomes_a_piece_when_its_name_is_whole() -> None:
     assert accumulator.take_pieces() == [ToolCallBlock("c1", "get_weather", '{"city"')]
 
 
-def test_arguments_wait_for_a_name_that_comes_late() -> None:
-    accumulator = StreamAccumulator()
+def test_arguments_wait_for_a_name_that_comes_late(accumulator: StreamAccumulator) -> None:
     accumulator.add_call(0, "c1", "", '{"a":')
     accumulator.add_call(0, "", "add", " 1}")
 
     assert text_by_block(accumulator.take_pieces()) == {"c1": '{"a": 1}'}
 
 
-def test_another_name_begins_a_call_after_one_that_is_complete() -> None:
-    accumulator = StreamAccumulator()
+def test_another_name_begins_a_call_after_one_that_is_complete(accumulator: StreamAccumulator) -> None:
     for name, arguments in (("add", ""), ("", '{"a": 1}'), ("sub", ""), ("", '{"b": 2}')):
         accumulator.add_call(0, "", name, arguments)
 
@@ -95,8 +93,7 @@ def test_another_name_begins_a_call_after_one_that_is_complete() -> None:
     assert [(call.name, call.input) for call in calls] == [("add", '{"a": 1}'), ("sub", '{"b": 2}')]
 
 
-def test_an_id_that_comes_after_the_arguments_changes_nothing() -> None:
-    accumulator = StreamAccumulator()
+def test_an_id_that_comes_after_the_arguments_changes_nothing(accumulator: StreamAccumulator) -> None:
     accumulator.add_call(0, "", "add", '{"a":')
     accumulator.add_call(0, "late", "", " 1}")
 
@@ -104,16 +101,14 @@ def test_an_id_that_comes_after_the_arguments_changes_nothing() -> None:
     assert text_by_block(accumulator.take_pieces()) == {call.id: '{"a": 1}'}
 
 
-def test_a_call_that_has_no_arguments_is_in_the_whole() -> None:
-    accumulator = StreamAccumulator()
+def test_a_call_that_has_no_arguments_is_in_the_whole(accumulator: StreamAccumulator) -> None:
     accumulator.add_call(0, "c1", "now", "")
 
     assert accumulator.take_pieces() == []
     assert accumulator.content() == [ToolCallBlock("c1", "now")]
 
 
-def test_a_second_whole_call_of_one_id_and_index_is_another_call() -> None:
-    accumulator = StreamAccumulator()
+def test_a_second_whole_call_of_one_id_and_index_is_another_call(accumulator: StreamAccumulator) -> None:
     accumulator.add_call(0, "c", "add", '{"a": 1}')
     accumulator.add_call(0, "c", "add", '{"a": 2}')
 
@@ -121,8 +116,7 @@ def test_a_second_whole_call_of_one_id_and_index_is_another_call() -> None:
     assert len({block.id for block in accumulator.content()}) == 2
 
 
-def test_without_an_index_a_name_begins_a_call() -> None:
-    accumulator = StreamAccumulator()
+def test_without_an_index_a_name_begins_a_call(accumulator: StreamAccumulator) -> None:
     for fragment in [("", "add", "{}"), ("", "add", '{"a":'), ("", "add", "1}"), ("", "", " "), ("", "sub", "")]:
         accumulator.add_call(None, *fragment)
 
@@ -133,8 +127,7 @@ def test_without_an_index_a_name_begins_a_call() -> None:
     ]
 
 
-def test_a_call_without_a_name_is_refused() -> None:
-    accumulator = StreamAccumulator()
+def test_a_call_without_a_name_is_refused(accumulator: StreamAccumulator) -> None:
     accumulator.add_call(0, "c1", "", "{}")
 
     with pytest.raises(Malformed, match="which"):
@@ -191,9 +184,8 @@ def test_a_name_in_every_fragment_tears_no_call_apart(hard: str, more: str, cuts
     assert [text_of(block) for block in accumulator.content()] == [arguments, arguments]
 
 
-def test_each_fragment_is_read_once_to_find_the_end_of_a_call() -> None:
+def test_each_fragment_is_read_once_to_find_the_end_of_a_call(accumulator: StreamAccumulator) -> None:
     read = 0
-    accumulator = StreamAccumulator()
     accumulator.add_call(0, "", "run", '{"a": "')
     brackets = accumulator._last_call.brackets  # type: ignore[union-attr]  # a call has begun
     original = type(brackets)._read

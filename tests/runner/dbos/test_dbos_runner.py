@@ -14,7 +14,7 @@ from agentrt.event import ReplyEndEvent, RequireUserConfirmEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import DBOSRunner
 from agentrt.state import InMemoryStateStore
-from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, rebuild, work
+from tests.runner.conftest import answer_to, approved_pay, make_agent, rebuild, work
 
 SECRET = "hunter2-secret"
 URL = f"postgresql://agentrt:{SECRET}@127.0.0.1:1/agents"
@@ -70,8 +70,7 @@ async def test_question_is_answered_from_elsewhere_and_holds_others(new_runner, 
 
 
 @pytest.mark.slow
-async def test_queued_running_and_parked_replies_are_interrupted(new_runner):
-    waiting = Waiting()
+async def test_queued_running_and_parked_replies_are_interrupted(new_runner, waiting):
     async with new_runner(make_agent(waiting.wait, approved_pay())) as client:
         queued = await client.submit("s", "Hi!")
         assert await queued.interrupt()
@@ -90,8 +89,7 @@ async def test_queued_running_and_parked_replies_are_interrupted(new_runner):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deletes", ["runner", "store"])
-async def test_deleted_session_comes_back_only_by_a_later_input(new_runner, store, deletes):
-    waiting = Waiting()
+async def test_deleted_session_comes_back_only_by_a_later_input(new_runner, store, deletes, waiting):
     async with new_runner(make_agent(waiting.wait)) as client:
         handles = [await client.submit("s", text) for text in ("Hi!", "call wait", "And?")]  # to a session that is new
         async with work(new_runner(make_agent(waiting.wait))):
@@ -159,8 +157,7 @@ def forget_batches_up_to(database: Any, last: int, deadline: float) -> None:
 
 
 @pytest.mark.slow
-async def test_worker_that_drains_hands_its_reply_over(new_runner, store):
-    waiting = Waiting()
+async def test_worker_that_drains_hands_its_reply_over(new_runner, store, waiting):
     async with new_runner(make_agent(waiting.wait), drain_seconds=0) as runner, anyio.create_task_group() as group:
         group.start_soon(runner.work)
         handle = await runner.submit("s", "call wait")

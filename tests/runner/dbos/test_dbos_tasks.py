@@ -12,16 +12,14 @@ from agentrt.model import ScriptedChatModel
 from tests.postgres_server import PostgresServer
 from tests.program_runner import ProgramRunner
 from tests.runner import task_kills
-from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, work
+from tests.runner.conftest import answer_to, approved_pay, make_agent, work
 from tests.runner.dbos.machines_run import Machines
 from tests.runner.kill_app import TOOLS
 from tests.runner.test_tasks import BossModel, ask_in_task, background, clerk, started, woken
 
 
 @pytest.mark.slow
-async def test_task_is_let_go_seen_and_stopped_from_elsewhere(new_runner, store):
-    waiting = Waiting()
-
+async def test_task_is_let_go_seen_and_stopped_from_elsewhere(new_runner, store, waiting):
     def agent() -> Any:
         return make_agent(background(waiting.wait), approved_pay())
 
@@ -45,8 +43,7 @@ async def test_task_is_let_go_seen_and_stopped_from_elsewhere(new_runner, store)
 
 
 @pytest.mark.slow
-async def test_queued_task_is_stopped_unrun_and_wakes(new_runner, store):
-    waiting = Waiting()
+async def test_queued_task_is_stopped_unrun_and_wakes(new_runner, store, waiting):
     calls = [ToolCallBlock(str(number), "wait", "{}") for number in range(2)]
     model = ScriptedChatModel([calls, "Two.", *["Woken."] * 9])
     async with work(new_runner(make_agent(background(waiting.wait), model=model), max_concurrency=1)) as runner:
@@ -76,8 +73,7 @@ async def test_question_of_a_task_is_answered_from_elsewhere(new_runner):
 
 
 @pytest.mark.slow
-async def test_task_whose_saved_session_is_gone_runs_once_and_wakes(new_runner, store):
-    waiting = Waiting()
+async def test_task_whose_saved_session_is_gone_runs_once_and_wakes(new_runner, store, waiting):
     runner = new_runner(make_agent(background(waiting.wait)))
     async with runner, anyio.create_task_group() as group:
         group.start_soon(runner.work)

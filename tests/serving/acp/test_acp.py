@@ -44,9 +44,13 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
-async def test_an_answer_is_streamed(anyio_backend: str) -> None:
+@pytest.fixture
+def editor() -> Editor:
+    return Editor()
+
+
+async def test_an_answer_is_streamed(anyio_backend: str, editor: Editor) -> None:
     agent = Agent("helper", "", ScriptedChatModel(["one two three"], stream=True))
-    editor = Editor()
     async with connected(agent, editor) as connection:
         session = await connection.new_session(cwd="/work", mcp_servers=[])
         response = await connection.prompt(session_id=session.session_id, prompt=say("Count."))
@@ -55,9 +59,8 @@ async def test_an_answer_is_streamed(anyio_backend: str) -> None:
     assert len(editor.shown("agent_message_chunk")) > 1
 
 
-async def test_a_call_is_shown_with_its_states_arguments_and_result(anyio_backend: str) -> None:
+async def test_a_call_is_shown_with_its_states_arguments_and_result(anyio_backend: str, editor: Editor) -> None:
     agent = Agent("helper", "", ScriptedChatModel([call("pay", '{"amount": 3}'), "Done."]), tools=[pay])
-    editor = Editor()
     async with connected(agent, editor) as connection:
         session = await connection.new_session(cwd="/work", mcp_servers=[])
         await connection.prompt(session_id=session.session_id, prompt=say("Pay."))
@@ -67,14 +70,13 @@ async def test_a_call_is_shown_with_its_states_arguments_and_result(anyio_backen
     assert {"amount": 3} in [update.get("rawInput") for update in editor.updates]
 
 
-async def test_a_tool_gives_a_diff_and_locations(anyio_backend: str) -> None:
+async def test_a_tool_gives_a_diff_and_locations(anyio_backend: str, editor: Editor) -> None:
     async def edit() -> ToolResponse:
         """Edit."""
         diff = {"path": "a.py", "old_text": "x = 1", "new_text": "x = 2"}
         wrong = [{"path": 3}, {"line": 1}, "a.py"]
         return ToolResponse("edited", metadata={"diff": diff, "locations": [{"path": "a.py", "line": 7}, *wrong]})
 
-    editor = Editor()
     async with connected(Agent("helper", "", ScriptedChatModel([call("edit"), "Done."]), tools=[edit]), editor) as it:
         session = await it.new_session(cwd="/work", mcp_servers=[])
         await it.prompt(session_id=session.session_id, prompt=say("Edit."))
@@ -117,10 +119,9 @@ async def test_always_is_not_asked_again(anyio_backend: str) -> None:
     assert [editor.states_of(call_id)[-1] for call_id in ("c1", "c2")] == ["completed"] * 2
 
 
-async def test_the_question_of_a_layer_has_its_words(anyio_backend: str) -> None:
+async def test_the_question_of_a_layer_has_its_words(anyio_backend: str, editor: Editor) -> None:
     model = ScriptedChatModel([call("pay", '{"amount": 3}'), "Done."])
     agent = Agent("helper", "", model, tools=[pay], middlewares=[HumanApprovalMiddleware(["pay"])])
-    editor = Editor()
     async with connected(agent, editor) as connection:
         session = await connection.new_session(cwd="/work", mcp_servers=[])
         await connection.prompt(session_id=session.session_id, prompt=say("Pay."))
@@ -215,13 +216,12 @@ async def test_thoughts_plans_and_usage_are_shown(anyio_backend: str) -> None:
     assert update["entries"] == [{"content": "first", "priority": "medium", "status": "pending"}]
 
 
-async def test_a_call_of_a_tool_names_the_call_around_it(anyio_backend: str) -> None:
+async def test_a_call_of_a_tool_names_the_call_around_it(anyio_backend: str, editor: Editor) -> None:
     async def settle(context: ToolContext) -> Any:
         """Settle."""
         return await context.call("pay", {"amount": 1})
 
     tools = [pay, FunctionTool(settle, is_resumable=True)]
-    editor = Editor()
     async with connected(Agent("helper", "", ScriptedChatModel([call("settle"), "Done."]), tools=tools), editor) as it:
         session = await it.new_session(cwd="/work", mcp_servers=[])
         await it.prompt(session_id=session.session_id, prompt=say("Settle."))
@@ -259,9 +259,8 @@ async def test_sessions_of_other_programs_are_not_for_editors(anyio_backend: str
                 await connection.load_session(cwd="/work", session_id=session_id, mcp_servers=[])
 
 
-async def test_modes_are_those_of_permissions(anyio_backend: str) -> None:
+async def test_modes_are_those_of_permissions(anyio_backend: str, editor: Editor) -> None:
     model = ScriptedChatModel([call("pay", '{"amount": 3}'), "Done."])
-    editor = Editor()
     async with connected(Agent("helper", "", model, tools=[FunctionTool(pay, ask=True)]), editor) as connection:
         session = await connection.new_session(cwd="/work", mcp_servers=[])
         modes = [mode.id for mode in session.modes.available_modes]

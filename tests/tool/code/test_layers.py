@@ -42,8 +42,12 @@ class Bank:
 FORWARD = "[mail] = await read_mail()\nprint(mail['from'])\nawait send_money('UK12', subject=mail['text'])"
 
 
-async def test_program_gets_and_passes_on_redacted_values() -> None:
-    bank = Bank()
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+async def test_program_gets_and_passes_on_redacted_values(bank: Bank) -> None:
     code = "[mail] = await read_mail()\nprint(mail['from'], len(mail['from']))\nawait send_money(mail['from'])"
     agent = bank.agent(code, RedactionMiddleware())
     await agent.reply("Go")
@@ -51,8 +55,7 @@ async def test_program_gets_and_passes_on_redacted_values() -> None:
     assert bank.sent == [("[EMAIL]", "")]
 
 
-async def test_tokens_of_a_program_become_values_for_its_tools_alone() -> None:
-    bank = Bank()
+async def test_tokens_of_a_program_become_values_for_its_tools_alone(bank: Bank) -> None:
     agent = bank.agent(
         FORWARD.replace("'UK12'", "mail['from']"), RedactionMiddleware(action="token", restore=["tools"])
     )
@@ -61,8 +64,7 @@ async def test_tokens_of_a_program_become_values_for_its_tools_alone() -> None:
     assert "bob@example.com" not in result_of(agent).text
 
 
-async def test_budget_stops_the_third_call_of_a_program() -> None:
-    bank = Bank()
+async def test_budget_stops_the_third_call_of_a_program(bank: Bank) -> None:
     code = "for n in range(5):\n    await send_money(str(n))"
     agent = bank.agent(code, BudgetMiddleware(reply=Budget(tool_calls=3)))
     message = await agent.reply("Go")
@@ -71,8 +73,7 @@ async def test_budget_stops_the_third_call_of_a_program() -> None:
 
 
 @pytest.mark.parametrize("mode", [PermissionMode.DEFAULT, PermissionMode.BYPASS])
-async def test_deny_rule_holds_in_a_program(mode: PermissionMode) -> None:
-    bank = Bank()
+async def test_deny_rule_holds_in_a_program(mode: PermissionMode, bank: Bank) -> None:
     rules = [PermissionRule("send_money", None, "deny")]  # type: ignore[arg-type]
     state = AgentState(permission_context=PermissionContext(mode, rules))
     code = "try:\n    await send_money('UK12')\nexcept ToolError as error:\n    print(error)"
@@ -82,8 +83,7 @@ async def test_deny_rule_holds_in_a_program(mode: PermissionMode) -> None:
     assert "deny rule" in result_of(agent).text
 
 
-async def test_nobody_is_asked_in_a_program_where_nobody_can_be() -> None:
-    bank = Bank()
+async def test_nobody_is_asked_in_a_program_where_nobody_can_be(bank: Bank) -> None:
     tool = CodeTool([FunctionTool(bank.send_money, ask=True)])
     state = AgentState(permission_context=PermissionContext(PermissionMode.DONT_ASK))
     agent = agent_running("await send_money('UK12')", tool).with_state(state)
@@ -91,16 +91,14 @@ async def test_nobody_is_asked_in_a_program_where_nobody_can_be() -> None:
     assert (paths_asked(agent), bank.sent, result_of(agent).state) == ([], [], "error")
 
 
-async def test_untrusted_text_reaches_a_program_as_a_handle() -> None:
-    bank = Bank()
+async def test_untrusted_text_reaches_a_program_as_a_handle(bank: Bank) -> None:
     agent = bank.agent(FORWARD, InformationFlowMiddleware())
     await agent.reply("Go")
     # The value was a program's list, and is one handle here.
     assert "EVIL77" not in str([message.to_json() for message in agent.state.context])
 
 
-async def test_untrusted_recipient_is_asked_about_with_its_value() -> None:
-    bank = Bank()
+async def test_untrusted_recipient_is_asked_about_with_its_value(bank: Bank) -> None:
     code = "mail = await read_mail()\nawait send_money(str(mail))"
     agent = bank.agent(code, InformationFlowMiddleware())
     await agent.reply("Go")
@@ -114,9 +112,8 @@ async def test_untrusted_recipient_is_asked_about_with_its_value() -> None:
     assert "EVIL77" in bank.sent[0][0]
 
 
-async def test_handle_in_the_text_of_a_program_stays_a_handle() -> None:
+async def test_handle_in_the_text_of_a_program_stays_a_handle(bank: Bank) -> None:
     """Untrusted text must never become part of the code that runs."""
-    bank = Bank()
     handles: list[str] = []
 
     def forward(messages: Any, tools: Any) -> Any:

@@ -83,8 +83,12 @@ async def counts(origin: str, **control: str) -> dict[str, int]:
         return answer
 
 
-async def test_login_is_a_question_of_the_call(origin: str) -> None:
-    login = make_login()
+@pytest.fixture
+def login() -> OAuth:
+    return make_login()
+
+
+async def test_login_is_a_question_of_the_call(origin: str, login: OAuth) -> None:
     async with make_agent(origin, login, "log_in", "whoami") as agent:
         assert agent.toolkit.names() == ["mcp__s__log_in"]
         await agent.reply("Who am I?")
@@ -147,8 +151,7 @@ async def test_reply_resumes_elsewhere_with_stored_tokens(origin: str) -> None:
         assert results_of(agent)[0][0] == "success"
 
 
-async def test_refused_token_is_refreshed_without_a_question(origin: str) -> None:
-    login = make_login()
+async def test_refused_token_is_refreshed_without_a_question(origin: str, login: OAuth) -> None:
     async with make_agent(origin, login, "log_in", "whoami", "whoami") as agent:
         await agent.reply("Go")
         before = await counts(origin)
@@ -162,8 +165,7 @@ async def test_refused_token_is_refreshed_without_a_question(origin: str) -> Non
     assert (after["logins"], after["refreshes"]) == (before["logins"] + 1, before["refreshes"] + 1)
 
 
-async def test_refused_login_is_dropped_and_asked_for_once(origin: str) -> None:
-    login = make_login()
+async def test_refused_login_is_dropped_and_asked_for_once(origin: str, login: OAuth) -> None:
     async with make_agent(origin, login, "log_in", "whoami") as agent:
         await agent.reply("Go")
         await log_in(agent, login)
@@ -197,8 +199,7 @@ async def test_drop_keeps_new_tokens_of_another_process() -> None:
     assert kept.access_token == "new"
 
 
-async def test_login_survives_a_bad_day_of_its_server(origin: str) -> None:
-    login = make_login()
+async def test_login_survives_a_bad_day_of_its_server(origin: str, login: OAuth) -> None:
     async with make_agent(origin, login, "log_in", "whoami") as agent:
         await agent.reply("Go")
         question = agent.waiting()
@@ -267,8 +268,7 @@ async def test_no_client_and_no_user_has_the_login_of_another() -> None:
         assert await make().get_tokens() is None
 
 
-async def test_a_login_that_is_forgotten_is_used_no_longer(origin: str) -> None:
-    login = make_login()
+async def test_a_login_that_is_forgotten_is_used_no_longer(origin: str, login: OAuth) -> None:
     async with make_agent(origin, login, "log_in", owner="ann") as agent:
         await agent.reply("Go")
         await log_in(agent, login)
@@ -279,8 +279,7 @@ async def test_a_login_that_is_forgotten_is_used_no_longer(origin: str) -> None:
         assert isinstance(later.waiting(), RequireUserConfirmEvent)
 
 
-async def test_callback_is_good_once_and_for_its_owner(origin: str) -> None:
-    login = make_login()
+async def test_callback_is_good_once_and_for_its_owner(origin: str, login: OAuth) -> None:
     async with make_agent(origin, login, "log_in", owner="ann") as agent:
         await agent.reply("Go")
         address = await agree(agent.waiting())
@@ -294,8 +293,7 @@ async def test_callback_is_good_once_and_for_its_owner(origin: str) -> None:
     assert await login.finish({}) is None
 
 
-async def test_refused_callback_stores_nothing(origin: str) -> None:
-    login = make_login()
+async def test_refused_callback_stores_nothing(origin: str, login: OAuth) -> None:
     async with make_agent(origin, login, "log_in") as agent:
         await agent.reply("Go")
         address = httpx2.URL(await agree(agent.waiting()))
@@ -305,8 +303,7 @@ async def test_refused_callback_stores_nothing(origin: str) -> None:
     assert await login.store.get("login", "", f"{origin}/mcp") is None
 
 
-async def test_wrong_code_fails_without_quoting_the_server(origin: str) -> None:
-    login = make_login()
+async def test_wrong_code_fails_without_quoting_the_server(origin: str, login: OAuth) -> None:
     async with make_agent(origin, login, "log_in") as agent:
         await agent.reply("Go")
         address = httpx2.URL(await agree(agent.waiting()))
@@ -315,9 +312,8 @@ async def test_wrong_code_fails_without_quoting_the_server(origin: str) -> None:
     assert CANARY not in str(caught.value)
 
 
-async def test_no_secret_of_a_login_leaves_it(origin: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_of_a_login_leaves_it(origin: str, caplog: pytest.LogCaptureFixture, login: OAuth) -> None:
     caplog.set_level(logging.DEBUG)
-    login = make_login()
     told: list[Any] = []
     async with make_agent(origin, login, "log_in", "whoami", "whoami") as agent:
         async with agent.reply_stream("Go") as events:
