@@ -64,8 +64,6 @@ class Careless(StateModule):
 
 def well_used() -> Person:
     person = Person("Alice")
-    assert person.toolkit is not None
-    assert person.toolkit.history is not None
     person.toolkit.history.calls.append({"tool": "search", "args": {"q": "test"}})
     return person
 

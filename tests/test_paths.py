@@ -142,7 +142,6 @@ async def sub_agent_resumed(layer: Counting) -> None:
     boss = supervisor_of(two_rounds(layer, tools=(FunctionTool(add, ask=True),)))
     await boss.reply("go")
     question = boss.waiting()
-    assert question is not None
     results = [ConfirmResult(True, block) for block in question.tool_calls]
     await boss.reply(UserConfirmResultEvent(question.reply_id, results))
 

@@ -80,7 +80,6 @@ def test_a_lazy_pattern_has_the_attributes_of_a_pattern() -> None:
     compiled = re.compile("a(?P<rest>.*)", re.IGNORECASE)
     for _ in range(2):
         match = pattern.fullmatch("Abc")
-        assert match is not None
         assert match["rest"] == "bc"
         assert pattern.sub("x", "ab") == "x"
     assert (pattern.pattern, pattern.flags, pattern.groupindex) == (

@@ -96,7 +96,6 @@ async def test_tools_that_delegate_must_be_named_themselves() -> None:
     host.create_tool_group("team", "The others.", active=True)
     function_name = await register(host, Echo, spec_of("other"))
     tool = host.get(function_name)
-    assert tool is not None
     host.register_tool_function(tool.with_name("inner"), group_name="team")
     assert await tools_of("team", host=host) == []
     assert await tools_of("inner", host=host) == ["inner"]

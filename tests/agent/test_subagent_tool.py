@@ -158,7 +158,6 @@ async def test_usage_of_the_sub_agent_counts_in_the_reply(streamed: bool) -> Non
     else:
         await boss.reply("go")
     usage = boss.state.context[-1].usage
-    assert usage is not None
     assert (usage.input_tokens, usage.output_tokens, usage.own.input_tokens) == (100, 8, 30)
     assert not usage.estimated
 
@@ -448,6 +447,5 @@ def test_unavailable_is_in_the_tree() -> None:
 async def test_tool_context_is_hidden_from_the_model(toolkit: Toolkit) -> None:
     name = await register(toolkit)
     tool = toolkit.get(name)
-    assert tool is not None
     assert "tool_context" not in tool.input_schema["properties"]
     assert ToolContext.__name__ not in str(tool.input_schema)

@@ -169,7 +169,6 @@ def test_served_agent_stops_while_its_user_is_asked(tmp_path):
     pipe, paths = subprocess.PIPE, environment(PYTHONPATH=f"{ROOT}:{environment()['PYTHONPATH']}")
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, cwd=tmp_path, env=paths, text=True) as process:
         try:
-            assert process.stdout is not None
             url = process.stdout.readline().split()[3].rstrip(",")
             with httpx2.Client(base_url=url, timeout=PATIENCE) as http:
                 hello = {"protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}}}

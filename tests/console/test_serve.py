@@ -122,7 +122,6 @@ def served(*arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str, str]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=environment(), text=True) as process:
         try:
-            assert process.stdout is not None
             line = process.stdout.readline()
             match = re.fullmatch(r"assistant is at (http://\S+:\d+), its sessions (.*)\n", line)
             assert match, line

@@ -93,7 +93,6 @@ def test_store_of_a_url():
 def test_worker_stops_with_a_signal(tmp_path):
     command = [sys.executable, "-W", "error", "-m", "agentrt", "worker", "worker_app:runner"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment(), cwd=tmp_path, text=True) as worker:
-        assert worker.stderr is not None
         assert "ready: " in worker.stderr.readline()
         worker.terminate()
         assert worker.stderr.read() == "agentrt worker: stopping: SIGTERM\n"

@@ -125,7 +125,6 @@ async def test_recorders_are_not_left_out_and_keep_their_store() -> None:
         # Those with the layer, and those without it: anyone can look into them.
         assert len((await store.runs.list()).runs) == 4
         run = report.trials[0].run
-        assert run is not None
         assert (await store.runs.load(run.session_id)).reply_id == run.reply_id
 
 

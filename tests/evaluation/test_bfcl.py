@@ -27,7 +27,6 @@ TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
 def lines_of(name: str) -> list[dict[str, Any]]:
     spec = find_spec("bfcl_eval")
-    assert spec is not None
     [folder] = spec.submodule_search_locations or []  # found, and not imported
     text = (Path(folder) / "data" / name).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
@@ -69,7 +68,6 @@ def tools_of(case: Case) -> list[FunctionTool]:
     async def run(**arguments: Any) -> str:
         return "done"
 
-    assert case.metadata is not None
     # Cases may have a function twice, and a toolkit has each name once.
     functions = {tool_name(function["name"]): function for function in case.metadata["functions"]}
     return [

@@ -43,7 +43,6 @@ HOSTILE = '"><script>alert(1)</script>\x1b[2J'
 
 async def test_a_trial_has_its_run_answer_and_verdicts() -> None:
     trial = await run_case(answering("It takes 14 days."), Case("How long?", "14 days"), [contains(), exact()])
-    assert trial.run is not None
     assert (trial.run.status, trial.answer, trial.error) == ("completed", "It takes 14 days.", None)
     assert trial.verdicts["contains"] == Verdict(1.0, True)
     assert trial.verdicts["exact"].reason == "expected '14 days', not 'It takes 14 days.'"
@@ -101,7 +100,6 @@ async def test_approve_answers_questions_about_calls(approve: bool | None, statu
 
     build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
     trial = await run_case(build, Case("Pay", approve=approve))
-    assert trial.run is not None
     assert trial.run.status == status
     if state is not None:
         assert [use.state for use in trial.tool_uses] == [state]
@@ -260,7 +258,6 @@ async def test_a_reply_that_raises_or_hangs_fails_its_trial() -> None:
     for response, words in ((ValueError("broken"), "reply: ValueError: broken"), (wait, "reply: TimeoutError")):
         trial = await run_case(answering(response), Case("x"), [contains("a")], timeout=0.2)
         assert words in str(trial.error)
-        assert trial.run is not None
         assert trial.run.status in ("failed", "interrupted")
         assert trial.verdicts["contains('a')"].passed is False
 

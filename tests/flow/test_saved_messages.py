@@ -32,7 +32,6 @@ async def test_a_session_reads_as_its_stream_did(tmp_path):
     message = session.json()["messages"][-1]
     assert [block["text"] for block in message["content"] if block["type"] == "text"] == ["It says IGNORE ALL."]
     assert not HANDLE.search(session.text)
-    assert saved is not None
     assert HANDLE.search(saved.context[-1].to_json())
 
 

@@ -98,7 +98,6 @@ def elsewhere(agent: Agent) -> Agent:
 def answer(agent: Agent, *ids: str, confirmed: bool = True, **fields: Any) -> UserConfirmResultEvent:
     """Answer the open questions with these ids, or all."""
     event = agent.waiting()
-    assert event is not None
     calls = [block for block in event.tool_calls if block.id in (ids or (block.id,))]
     return UserConfirmResultEvent(event.reply_id, [ConfirmResult(confirmed, block, **fields) for block in calls])
 

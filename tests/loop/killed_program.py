@@ -82,7 +82,6 @@ def is_over(directory: Path) -> bool:
 def check(directory: Path, was_killed: bool) -> None:
     """Check what is left at the end: each call ran once, but the one in doubt, and the one that may run again."""
     state = anyio.run(FileStateStore(directory).load, "s")
-    assert state is not None
     [message] = [message for message in state.context if message.role == "assistant"]
     [result] = message.get_content_blocks("tool_result")
     states = result.text.split()

@@ -43,7 +43,6 @@ class PathTool(ToolBase):
 def waiting(agent: Agent) -> list[ToolCallBlock]:
     """Return copies of the calls that somebody is asked about."""
     context = agent.state.reply_context
-    assert context is not None
     decisions = context.decisions
     calls = context.message.get_content_blocks("tool_call")
     return [copy_block(each) for each in calls if each.id in decisions and decisions[each.id].waits_for]

@@ -276,7 +276,6 @@ async def test_a_program_calls_a_sub_agent_that_asks() -> None:
     agent = agent_with(work, before, child().as_tool("Looks things up."))
     await agent.reply("go")
     event = agent.waiting()
-    assert event is not None
     assert (paths_asked(agent), event.inside) == (["c/2/k"], {"c/2/k": ["child"]})
     other_child = Agent("child", "You are asked.", ScriptedChatModel(["The child is done."]), Toolkit(tools=[note]))
     other = agent_with(work, before, other_child.as_tool("Looks things up."), state=saved_state(agent))

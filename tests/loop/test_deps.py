@@ -146,7 +146,6 @@ async def parked(agent: Agent, deps: Any) -> list[Any]:
 
 async def items_of_answer(agent: Agent, deps: Any) -> list[Any]:
     context = agent.state.reply_context
-    assert context is not None
     (asked,) = context.message.get_content_blocks("tool_call")
     answer = UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, asked)])
     return [item async for item in agent.reply_stream(answer, deps=deps)]

@@ -25,7 +25,6 @@ def killed(directory: Path, times: int, backend: str) -> Counter[str]:
 def check_whole(directory: Path) -> Counter[str]:
     """Check the record against what the tools wrote down; return how many calls came to which result."""
     state = anyio.run(FileStateStore(directory).load, "s")
-    assert state is not None
     assert state.reply_context is None
     assert AgentState.model_validate_json(state.model_dump_json()) == state
     assert not [problem for message in state.context for problem in problems_of(message)]

@@ -547,7 +547,6 @@ async def test_an_inner_result_has_the_room_of_its_own_tool(has_room: bool) -> N
     agent = agent_of([[call("c", "run")], "Done."], _Runs(inner), outer)
     await agent.reply("go")
     event = agent.waiting()
-    assert event is not None
     given = ExternalExecutionResultEvent(event.reply_id, [ToolResultBlock("c/1", "elsewhere", "x" * 50)])
     if has_room:
         await agent.reply(given)

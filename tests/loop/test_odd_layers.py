@@ -61,7 +61,6 @@ async def test_a_conversation_continues_after_an_unsaved_reply(kind, field, valu
         await agent.reply("go")
     assert (await agent.reply("again")).finished_reason == "completed"
     loaded = await FileStateStore(tmp_path).load(agent.state.session_id)
-    assert loaded is not None
     assert loaded.context == agent.state.context
     assert [message.get_text_content() for message in loaded.context if message.role == "user"] == ["go", "again"]
     results = [block for message in loaded.context for block in message.get_content_blocks("tool_result")]

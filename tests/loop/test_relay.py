@@ -167,7 +167,6 @@ async def test_the_tokens_of_a_child_do_not_count_as_the_parents() -> None:
     agent.model.context_size = 10_000
     await items_of(agent)
     question = agent.waiting()
-    assert question is not None
     results = [ConfirmResult(True, block) for block in question.tool_calls]
     await agent.reply(UserConfirmResultEvent(question.reply_id, results))
     message = agent.state.context[-1]

@@ -155,7 +155,6 @@ def listener() -> Listener:
 
 async def test_an_interrupt_of_what_a_dead_process_left_announces_all(listener):
     left = await listener.hear(life(AgentState(), 0), 14)  # its first call is running
-    assert left is not None
     assert left.reply_context is not None
     agent = life(left, 1)
     async for event in agent.reply_stream(UserInterruptEvent(left.reply_context.reply_id)):

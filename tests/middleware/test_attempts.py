@@ -12,7 +12,6 @@ def test_pieces_of_a_broken_answer_are_merged_by_kind_and_call():
     for block in (*pieces, *(ToolCallBlock(call_id, "add", text) for call_id, text in calls), TextBlock("Bye")):
         answer.add(ChatResponse([block], is_last=False))
     whole = answer.response()
-    assert whole is not None
     thinking, text, first, second, rest = whole.content
     assert (thinking.thinking, text.text, rest.text) == ("It is", "Hello!", "Bye")
     assert [(call.id, call.input) for call in (first, second)] == [("1", '{"a":1}'), ("2", "{}")]
@@ -24,5 +23,4 @@ def test_a_last_response_replaces_the_pieces_before_it():
     answer.add(ChatResponse([TextBlock("Hel")], is_last=False))
     answer.add(ChatResponse([last]))
     whole = answer.response()
-    assert whole is not None
     assert [block.text for block in whole.content] == ["Hello."]

@@ -318,7 +318,6 @@ async def test_conversation_resumes_in_another_process(streamed: bool, tmp_path:
     other = Handoffs([one, two], state=loaded, state_store=store)
     assert other.active.name == "two"
     question = other.waiting()
-    assert question is not None
     yes = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, call) for call in question.tool_calls])
     if streamed:
         answer: Any = await other.reply_stream(yes, yield_final_msg=True).drain()
@@ -338,7 +337,6 @@ async def test_speaker_keeps_the_conversation_while_its_reply_waits() -> None:
     await team.reply("go")
     assert team.active.name == "one"
     question = team.waiting()
-    assert question is not None
     yes = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, question.tool_calls[0])])
     assert (await team.reply(yes)).get_text_content() == "from two"
 
@@ -589,7 +587,6 @@ async def test_question_of_a_sub_agent_of_a_speaker_waits_too() -> None:
     team = Handoffs([agent("one", [transfer("two")]), two])
     await team.reply("go")
     question = team.waiting()
-    assert question is not None
     assert [one.id for one in question.tool_calls] == ["c/1"]
     state = AgentState.model_validate_json(team.state.model_dump_json())
     yes = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, one) for one in question.tool_calls])

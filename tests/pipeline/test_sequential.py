@@ -91,7 +91,6 @@ async def test_a_reply_that_waits_is_returned_at_once_and_can_resume(two):
     waiting = await sequential_pipeline([two[0], asking, two[1]], said("tidy up, "))
     [asked] = waiting.get_content_blocks("tool_call")
     context = asking.state.reply_context
-    assert context is not None
     answer = UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, asked)])
     done = await sequential_pipeline([asking, two[1]], answer)
     assert done.content == "Done.b"

@@ -160,7 +160,6 @@ def test_detailed_markdown_has_the_outcome():
 )
 def test_each_situation_has_its_hint(states: list[str], words: str):
     hint = DefaultPlanToHint()(plan_of(*states))
-    assert hint is not None
     assert hint.startswith("<system-hint>")
     assert hint.endswith("</system-hint>")
     assert words in hint

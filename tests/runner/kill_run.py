@@ -168,7 +168,6 @@ async def follow(handle: Any, store: SQLiteStore, problems: list[str], finished:
         numbers.append(event.seq)
         ends += isinstance(event, ReplyEndEvent)
     state = await store.load(handle.session_id)
-    assert state is not None
     kept = next((item for item in state.context if item.id == handle.reply_id), None)
     if ends != 1 or numbers != sorted(set(numbers)):
         problems.append(f"{name}: {ends} ends, numbers {numbers}")

@@ -25,7 +25,6 @@ async def test_submitted_reply_is_answered_on_any_store(store):
         events = [event async for event in handle.events()]
         assert isinstance(events[-1], ReplyEndEvent)
         state = await store.load("ann/1")
-    assert state is not None
     assert state.labels == {"owner": "ann"}
     assert rebuild(events).content == state.context[-1].content
 
@@ -44,7 +43,6 @@ async def test_reply_that_waits_goes_on_with_its_answer(store):
     assert message.get_text_content() == "paid, as you said: call pay"
     numbers = [event.seq for event in events]
     assert numbers == sorted(set(numbers))
-    assert state is not None
     assert rebuild(events).content == state.context[-1].content
 
 
@@ -303,7 +301,6 @@ async def test_worker_that_leaves_hands_its_reply_over(sqlite, leave, waiting):
         else:
             group.cancel_scope.cancel()
     state = await sqlite.load("s")
-    assert state.reply_context is not None
     assert not state.reply_context.parked
     async with work(Runner(make_agent(waiting.wait), sqlite)) as runner:
         message = await runner.handle("s", handle.reply_id).result()

@@ -68,7 +68,6 @@ async def test_reply_that_has_killed_its_workers_is_given_up(caplog, takeovers, 
         events = [event async for event in runner.events("s", "r")]
     assert message.finished_reason == reason
     state = await store.load("s")
-    assert state is not None
     kept = next(message for message in state.context if message.id == "r")
     assert rebuild(events).content == kept.content
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
@@ -90,7 +89,6 @@ async def test_reply_that_nobody_has_queued_yet_is_waited_for():
     numbers = [event.seq for event in events]
     assert numbers == sorted(set(numbers))
     state = await store.load("s")
-    assert state is not None
     assert rebuild(events).content == state.context[-1].content
 
 
@@ -269,7 +267,6 @@ async def test_full_disk_is_waited_for(tmp_path, monkeypatch, caplog):
             message = await handle.result()
         assert (await (await runner.submit("t", "y" * 500_000)).result()).finished_reason == "completed"
         state = await store.load("s")
-    assert state is not None
     results = state.context[-1].get_content_blocks("tool_result")
     # What it did is not lost, and not known: it does not run again.
     assert (message.finished_reason, runs, [result.state for result in results]) == ("completed", 1, ["unknown"])

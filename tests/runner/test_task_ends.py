@@ -301,7 +301,6 @@ async def test_worker_that_dies_in_a_batch_leaves_no_call_in_doubt():
     async with work(Runner(make_agent(background(crawl), model=model), first)) as runner:
         await (await runner.submit("s", "Go")).result()
     left = AgentState.model_validate_json(saved[0])
-    assert left.reply_context is not None
     reply_id, left.revision = left.reply_context.reply_id, 0
     second = InMemoryStateStore()
     await second.save(left)
@@ -311,7 +310,6 @@ async def test_worker_that_dies_in_a_batch_leaves_no_call_in_doubt():
         for task in tasks:
             group.start_soon(woken, runner, "s", TaskStartedEvent("", task.call_id, task.id, task.session_id))
     state = await second.load("s")
-    assert state is not None
     assert [message.name for message in state.context].count("task") == 3
     assert "Unknown" not in str(state.context)
 

@@ -276,7 +276,6 @@ async def test_a_cache_keeps_nothing_of_a_replay(store: InMemoryStateStore):
     agent = make_agent(store, cache, script=[[call("c1", "look")], "new"], tools=[tool])
     agent.system_prompt = "Another."
     replayed = (await run.replay(agent, after="keep")).message
-    assert replayed is not None
     assert replayed.get_text_content() == "old"
     assert (await agent.reply("x")).get_text_content() == "new"
     assert found == ["it", "it"]

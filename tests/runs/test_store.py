@@ -82,7 +82,6 @@ async def test_a_torn_end_of_a_file_is_not_read(tmp_path: Path):
         assert (await store.runs.verify("s1")).ok
         run = await store.runs.load("s1")
         row = store.runs._rows.find("s1", run.reply_id)
-        assert row is not None
         line = b'{"n":%d,"t":1,"kind":"event"}' % (row.lines + 1)
         await store.runs.append([RunWrite(replace(row, lines=row.lines + 1), [line], {})])  # as a run that resumes
         assert list(await store.runs.raw_lines("s1", run.reply_id, row.lines)) == [line]

@@ -228,7 +228,6 @@ async def test_refusal_of_nested_choices_stays_short() -> None:
 
 def test_refusal_lists_some_of_many_values() -> None:
     refused = problem("x", {"enum": list(range(1_000))})
-    assert refused is not None
     assert refused.endswith(", 98, 99 and 900 more, not 'x'")
 
 
@@ -382,7 +381,6 @@ def test_a_lookahead_whose_meaning_would_change_is_refused() -> None:
 )
 def test_each_keyword_says_what_it_wants(schema: dict[str, Any], value: Any, said: str) -> None:
     told = problem(value, schema)
-    assert told is not None
     assert told.startswith(said)
 
 

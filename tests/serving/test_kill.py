@@ -70,7 +70,6 @@ def server(folder: Path, port: int, *options: str) -> Iterator["subprocess.Popen
     command = [sys.executable, "-m", "agentrt", "serve", "killed_app:agent", "--port", str(port), *chosen]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), cwd=folder, text=True) as process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline()
             yield process
         finally:

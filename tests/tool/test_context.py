@@ -105,7 +105,6 @@ def with_unknown_type(context: "ToolContext[OnlyForTypeCheckers]") -> str:  # no
 
 
 def optional(context: ToolContext[Deps] | None = None) -> str:
-    assert context is not None
     return context.deps.user
 
 

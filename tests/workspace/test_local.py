@@ -391,7 +391,6 @@ async def test_copies_are_of_the_same_files(files: LocalWorkspace) -> None:
 
 async def keep(text: str, context: ToolContext) -> str:
     """Keep a text."""
-    assert context.workspace is not None
     await context.workspace.write_text("kept.txt", text)
     return "kept"
 
@@ -405,7 +404,6 @@ async def test_tool_finds_the_workspace_of_its_agent(files: LocalWorkspace) -> N
 async def test_denied_path_is_a_result_for_the_model(files: LocalWorkspace) -> None:
     async def save(path: str, context: ToolContext) -> str:
         """Save something."""
-        assert context.workspace is not None
         await context.workspace.write_text(path, "x")
         return "saved"
 

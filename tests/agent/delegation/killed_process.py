@@ -66,7 +66,6 @@ async def live(directory: Path, reach: Reach) -> None:
 def check(directory: Path) -> None:
     """Check what is left at the end: one result for each call, and nothing published twice."""
     state = anyio.run(FileStateStore(directory).load, "s")
-    assert state is not None
     assert state.reply_context is None
     [message] = [message for message in state.context if message.role == "assistant"]
     calls = message.get_content_blocks("tool_call")

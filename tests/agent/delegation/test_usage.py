@@ -18,7 +18,6 @@ def response(content: Any, *tokens: int) -> ChatResponse:
 
 
 def counts(usage: ChatUsage | None) -> tuple[int, int, bool]:
-    assert usage is not None
     return usage.input_tokens, usage.output_tokens, usage.estimated
 
 
@@ -54,7 +53,6 @@ async def test_sub_agent_that_waits_is_counted_once():
     boss = boss_of(agent_of("writer", answers, counting.tool(ask=True)))
     await boss.reply("go")
     other = saved_state(boss)
-    assert other.reply_context is not None
     waiting = other.reply_context.message.usage
     final = await boss.with_state(other).reply(answer(boss, "1/k"))
     parts = [counts(part) for usage in (waiting, final.usage) if usage for part in (usage.subagents or {}).values()]

@@ -85,7 +85,6 @@ async def resume(folder: Path) -> dict[str, Any]:
     """Say yes to what is asked; returns what the model read then, and what its answer cites."""
     agent, _ = await build(folder, ["Paid, see [2] and [1]."])
     asked = agent.waiting()
-    assert asked is not None
     message = await agent.reply(
         UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, c) for c in asked.tool_calls])
     )

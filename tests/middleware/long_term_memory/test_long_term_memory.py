@@ -138,7 +138,6 @@ async def test_a_reply_that_waits_keeps_its_memories(memory):
     await memory.forget("ann")  # it is asked no more in this reply
     other = agent_with(memory, "Paid.", tools=tools, state=reloaded(agent.state))
     asked = other.waiting()
-    assert asked is not None
     await other.reply(UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, each) for each in asked.tool_calls]))  # type: ignore[list-item]
     assert before is not None
     assert remembered(other.model.calls[0].messages) == before  # type: ignore[attr-defined]
@@ -237,7 +236,6 @@ async def test_a_reply_keeps_its_owner_whoever_answers_its_question():
     await agent.reply("Pay.", deps="ann")
     other = agent_with(memory, "Paid.", "Hello.", owner=deps_of, tools=tools, state=reloaded(agent.state))
     asked = other.waiting()
-    assert asked is not None
     answer = UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, each) for each in asked.tool_calls])  # type: ignore[list-item]
     await other.reply(answer, deps="boss")
     await other.reply("Hello.", deps="boss")

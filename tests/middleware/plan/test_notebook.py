@@ -68,7 +68,6 @@ async def test_a_plan_is_made_and_worked_on_to_its_end(notebook):
     agent, results = await play(notebook, create("book", "pack"), start(0), finish(0, "two seats"), finish(1))
     assert [result.split(":")[0] for result in results] == ["success"] * 4
     plan = notebook.plan_of(agent)
-    assert plan is not None
     assert (plan.name, plan.state, states_of(plan)) == ("trip", "in_progress", ["done", "done"])
     assert plan.subtasks[0].outcome == "two seats"
 
@@ -138,7 +137,6 @@ async def test_a_plan_is_revised_where_nothing_is_done_yet(notebook):
     )
     assert [result.split(":")[0] for result in results] == ["success"] * 5
     plan = notebook.plan_of(agent)
-    assert plan is not None
     assert [subtask.name for subtask in plan.subtasks] == ["a", "new", "B"]
     assert states_of(plan) == ["in_progress", "todo", "todo"]
 
@@ -384,7 +382,6 @@ async def test_another_process_resumes_in_the_middle_of_a_plan(anyio_backend_nam
     await agent.reply("Go.")
     saved = agent.state.model_dump_json()
     asked = agent.waiting()
-    assert asked is not None
     await agent.reply(UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, each) for each in asked.tool_calls]))  # type: ignore[list-item]
     hint = hint_of(agent.model.calls[-1].messages)  # type: ignore[attr-defined]
     resumed = program_runner.run(RESUME, anyio_backend_name, typed=saved)
@@ -452,7 +449,6 @@ async def test_a_call_of_a_resumed_reply_finds_what_was_set_aside():
     agent.state.middleware_data["plan"]["plan"] = {"name": "old", "subtasks": []}
     other = agent_with(PlanNotebook(), "ok", state=reloaded(agent.state))
     asked = other.waiting()
-    assert asked is not None
     answer = UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, each) for each in asked.tool_calls])  # type: ignore[list-item]
     items = await items_of(other, answer)
     assert "Plan 'old'" in results_of(other.state.context[-1])[0].text
@@ -554,7 +550,6 @@ async def test_a_storage_that_fails_leaves_the_plan_as_it_was():
     agent, results = await play(notebook, create("a"), call("finish_plan", state="done", outcome="x"), create("b"))
     assert [result.split(":")[0] for result in results] == ["success", "error", "error"]
     plan = notebook.plan_of(agent)
-    assert plan is not None
     assert (plan.state, plan.subtasks[0].name) == ("todo", "a")
 
 
@@ -642,7 +637,6 @@ async def test_a_program_makes_a_plan_and_works_on_it(notebook):
     assert (await plan.update_subtask_state(0, "in_progress")).state == "success"
     assert "one" in (await plan.view_subtasks([0])).text
     hint = await plan.get_current_hint()
-    assert hint is not None
     assert "one" in hint.get_content_blocks("hint")[0].hint
     assert (await plan.finish_subtask(0, "Done.")).state == "success"
     assert (await plan.revise_current_plan(1, "delete")).state == "success"

@@ -366,7 +366,6 @@ async def test_terminal_shows_what_a_layer_asks(hook: str) -> None:
     agent = asking_agent(Asking(hook, text="Spend\n\x1b[2J more?"))
     await agent.reply("go")
     confirmation = next_confirmation(agent.state)
-    assert confirmation is not None
     assert confirmation.text.startswith("Spend ")
     assert confirmation.text.endswith(' raise_budget {"tokens": 120}: y, n, or say why not')
     assert "\x1b" not in confirmation.text

@@ -294,7 +294,6 @@ async def test_numbers_are_the_same_after_a_resume() -> None:
     rag = RAGMiddleware(await handbook({**PAGES, "new": "The coast coast coast."}), "static")
     second = agent_of(["Paid [2], see [1]."], rag, tools=tools, state=AgentState.model_validate_json(saved))
     pending = second.state.reply_context
-    assert pending is not None
     answer = UserConfirmResultEvent(pending.reply_id, [ConfirmResult(True, ToolCallBlock("1", "pay", '{"amount": 5}'))])
     message = await second.reply(answer)
     assert texts(request(second))[: len(before)] == before

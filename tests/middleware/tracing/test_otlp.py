@@ -89,7 +89,6 @@ class GrpcCollector:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        assert process.stdout is not None
         self.address = f"127.0.0.1:{process.stdout.readline().strip()}"
         self.url = f"http://{self.address}"
 

@@ -78,7 +78,6 @@ async def test_spans_of_a_resumed_child_are_under_the_call_again(spans: Spans, s
 
     boss = boss.with_state(AgentState.model_validate_json(boss.state.model_dump_json()))
     question = boss.waiting()
-    assert question is not None
     answers = [ConfirmResult(True, block) for block in question.tool_calls]
     await run(boss, UserConfirmResultEvent(question.reply_id, answers), streams)
     resumed = ["invoke_agent child", ["execute_tool add", "chat scripted"]]

@@ -142,7 +142,6 @@ async def test_a_cancelled_question_ends_the_turn_and_the_call(anyio_backend: st
     assert response.stop_reason == "end_turn"
     assert len(editor.asked) == 1
     state = await store.load(session.session_id)
-    assert state is not None
     [result] = [block for message in state.context for block in message.get_content_blocks("tool_result")]
     assert result.state is ToolResultState.INTERRUPTED
 
@@ -306,7 +305,6 @@ async def test_a_folder_of_the_editor_is_a_workspace(anyio_backend: str, tmp_pat
     async def work(context: ToolContext) -> str:
         """Work."""
         files = context.workspace
-        assert files is not None
         results.append(await files.read_text("a.txt"))
         await files.write_text("new/b.txt", "written")
         results.append(await files.read_text("new/b.txt"))

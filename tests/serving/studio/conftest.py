@@ -244,7 +244,6 @@ def browser(chromium: Chromium) -> Iterator[str]:
     spec = {"packages": str(chromium.packages), "program": str(chromium.program), "environment": chromium.environment}
     pipe = subprocess.PIPE
     with subprocess.Popen(["node", BROWSER, json.dumps(spec)], stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.communicate()
 

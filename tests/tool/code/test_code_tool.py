@@ -96,7 +96,6 @@ async def test_tools_of_a_toolset_are_described_once_it_is_open(caplog: pytest.L
         await agent.reply("Hello")
         assert "The toolset 'shelf' (open): read, read-all" in agent.explain()
         health = await agent.health()
-    assert model.calls[0].tools is not None
     description = model.calls[0].tools[0]["function"]["description"]
     assert "async def write(name: str)" in description
     assert "async def read(name: str)" in description

@@ -61,7 +61,6 @@ def result_of(agent: Agent) -> ToolResultBlock:
 
 def answers(agent: Agent, *confirmed: bool) -> UserConfirmResultEvent:
     event = agent.waiting()
-    assert event is not None
     return UserConfirmResultEvent(
         event.reply_id, [ConfirmResult(*pair) for pair in zip(confirmed, event.tool_calls, strict=True)]
     )

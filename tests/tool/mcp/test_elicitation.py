@@ -21,7 +21,6 @@ from tests.tool.mcp.servers import agent_calling, results_of, toolset, wait_for_
 
 async def fill_in(agent: Agent, text: str, state: Any = "success") -> None:
     waiting = agent.waiting()
-    assert waiting is not None
     call = waiting.tool_calls[0]
     assert call.name == "mcp_elicitation"
     answer = ToolResultBlock(call.id, call.name, text, state)
@@ -30,7 +29,6 @@ async def fill_in(agent: Agent, text: str, state: Any = "success") -> None:
 
 async def confirm(agent: Agent, yes: bool) -> None:
     waiting = agent.waiting()
-    assert waiting is not None
     await agent.reply(UserConfirmResultEvent(waiting.reply_id, [ConfirmResult(yes, waiting.tool_calls[0])]))
 
 

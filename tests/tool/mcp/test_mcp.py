@@ -83,7 +83,6 @@ async def test_each_call_is_asked_about_unless_stated() -> None:
     async with agent_calling(toolset(ask=["e*", "pid"]), "loud", "echo") as agent:
         await agent.reply("Go")
         waiting = agent.waiting()
-        assert waiting is not None
         assert [call.name for call in waiting.tool_calls] == ["mcp__s__echo"]
 
 
@@ -101,7 +100,6 @@ async def test_changed_description_is_asked_about() -> None:
     async with agent_calling(toolset(), "echo", "change", "echo") as agent:
         await agent.reply("Go")
         waiting = agent.waiting()
-        assert waiting is not None
         assert "have changed since" in str(waiting.questions)
 
 
@@ -151,7 +149,6 @@ async def test_nothing_is_left_running(how: str, tmp_path: Path) -> None:
             group.start_soon(agent.reply, "Go")
             await wait_for_line(log, "call slow")
             context = agent.state.reply_context
-            assert context is not None
             outputs = [block for block in context.blocks if block.type == "tool_result" and block.output]
             pids.extend(int(block.output[0].text) for block in outputs)  # type: ignore[union-attr]
             assert all(map(is_alive, pids))

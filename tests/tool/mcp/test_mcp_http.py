@@ -133,7 +133,6 @@ async def test_wrong_url_and_missing_token_say_what_to_do(
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_call_that_did_not_reach_its_server_was_not_run() -> None:
     with subprocess.Popen([sys.executable, PROGRAM], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         url = f"http://127.0.0.1:{int(process.stdout.readline())}/mcp"
         tools = MCPToolset("s", url=url, ask=False)
         async with agent_calling(tools, "echo") as agent:

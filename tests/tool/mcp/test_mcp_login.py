@@ -195,7 +195,6 @@ async def test_drop_keeps_new_tokens_of_another_process() -> None:
     await refused.set_tokens(refused.context.current_tokens)  # type: ignore[arg-type]
     await refused.drop()
     kept = await refused.get_tokens()
-    assert kept is not None
     assert kept.access_token == "new"
 
 
@@ -374,7 +373,6 @@ def test_program_of_the_page_logs_in(origin: str, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-u", tmp_path / "program.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as program:
-        assert program.stdout is not None
         url = program.stdout.readline().removeprefix("Open ").strip()
         assert "logged in" in httpx2.get(url, follow_redirects=True).text
         said, _ = program.communicate("\n", timeout=60)
