@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import anyio
@@ -12,31 +13,63 @@ import pytest
 from agentrt._runtime.chain import Chains
 from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
-from tests.chain.helpers import STREAMS, Guard, Log, compile_with, enter, event, log_scope, read_texts, text_of
+from tests.chain.helpers import (
+    STREAMS,
+    Guard,
+    Log,
+    compile_with,
+    enter,
+    event,
+    log_scope,
+    read_texts,
+    response,
+    stream_model,
+    text_of,
+)
 
 OPENED = ["1 opens", "2 opens", "3 opens", "core opens"]
 CLOSED = ["core closes", "3 closes", "2 closes", "1 closes"]
 on_asyncio = pytest.mark.parametrize("anyio_backend", ["asyncio"])
+streamed_or_returned = pytest.mark.parametrize("hook", ["on_reasoning", "on_model_call"])
 
 
 def three(**cores: Any) -> Chains:
-    return compile_with(Guard("1"), Guard("2"), Guard("3"), **cores)
+    return compile_with(Guard("1"), Guard("2"), Guard("3"), **{"on_model_call": stream_model, **cores})
+
+
+async def open_stream(chains: Chains, hook: str, agent: Log) -> Any:
+    """Return the stream of a hook, be it the hook's own or one that its call returns."""
+    entered = enter(chains, hook, agent)
+    return await entered if hook == "on_model_call" else entered
+
+
+def cores_of(core: Any) -> dict[str, Any]:
+    """Make a generator, which gets the log and a function that makes an item, the core of both kinds of hooks."""
+
+    def reason(agent: Log, tool_choice: Any) -> Any:
+        return core(agent, event)
+
+    async def call_model(agent: Log, **values: Any) -> Any:
+        return core(agent, partial(response, is_last=False))
+
+    return {"on_reasoning": reason, "on_model_call": call_model}
 
 
 # The consumer leaves
 
 
-@pytest.mark.parametrize("hook", STREAMS)
+@pytest.mark.parametrize("hook", [*STREAMS, "on_model_call"])
 async def test_closing_the_chain_closes_streams_innermost_first(hook: str, agent: Log) -> None:
-    stream = enter(three(), hook, agent)
+    stream = await open_stream(three(), hook, agent)
     await anext(stream)
     assert agent == OPENED
     await stream.aclose()
     assert agent == OPENED + CLOSED
 
 
-async def test_reading_to_the_end_closes_everything(agent: Log) -> None:
-    await read_texts(enter(three(), "on_reasoning", agent))
+@streamed_or_returned
+async def test_reading_to_the_end_closes_everything(hook: str, agent: Log) -> None:
+    assert await read_texts(await open_stream(three(), hook, agent)) == ["a", "b", "c"]
     assert agent == OPENED + CLOSED
 
 
@@ -95,9 +128,10 @@ async def test_an_error_that_the_consumer_throws_in_closes_everything(agent: Log
     assert agent == OPENED + CLOSED
 
 
-async def test_a_cancelled_body_of_the_consumer_closes_everything(agent: Log) -> None:
+@streamed_or_returned
+async def test_a_cancelled_body_of_the_consumer_closes_everything(hook: str, agent: Log) -> None:
     with anyio.CancelScope() as scope:
-        async with aclosing(enter(three(), "on_reasoning", agent)) as stream:
+        async with aclosing(await open_stream(three(), hook, agent)) as stream:
             async for _ in stream:
                 scope.cancel()
                 await anyio.lowlevel.checkpoint()
@@ -108,41 +142,38 @@ async def test_a_cancelled_body_of_the_consumer_closes_everything(agent: Log) ->
 # Cancelled while the chain runs
 
 
-class Waiting:
-    """A core that yields once and then waits for ever."""
-
-    def __init__(self) -> None:
-        self.waits = anyio.Event()
-
-    async def reason(self, agent: Log, tool_choice: Any) -> Any:
+@streamed_or_returned
+async def test_cancelled_scope_closes_everything_and_is_not_swallowed(hook: str, agent: Log) -> None:
+    async def cancelled(agent: Log, item: Any) -> Any:
         with log_scope(agent, "core"):
-            yield event("a")
-            self.waits.set()
+            yield item("a")
+            agent.scope.cancel()
             await anyio.sleep_forever()
 
-
-async def test_cancelled_scope_closes_everything_and_is_not_swallowed() -> None:
-    agent, core = Log(), Waiting()
-
-    async def consume() -> None:
-        with anyio.CancelScope() as scope:
-            scopes.append(scope)
-            await read_texts(enter(three(on_reasoning=core.reason), "on_reasoning", agent))
-        assert scope.cancelled_caught
-        assert agent == OPENED + CLOSED
-
-    scopes: list[anyio.CancelScope] = []
-    async with anyio.create_task_group() as group:
-        group.start_soon(consume)
-        await core.waits.wait()
-        scopes[0].cancel()
+    with anyio.CancelScope() as agent.scope:
+        await read_texts(await open_stream(three(**cores_of(cancelled)), hook, agent))
+    assert agent.scope.cancelled_caught
+    assert agent == OPENED + CLOSED
 
 
 @on_asyncio
-async def test_native_cancellation_closes_everything_and_goes_through(anyio_backend: str) -> None:
-    agent, core = Log(), Waiting()
-    task = asyncio.create_task(read_texts(enter(three(on_reasoning=core.reason), "on_reasoning", agent)))
-    await core.waits.wait()
+@streamed_or_returned
+async def test_native_cancellation_closes_everything_and_goes_through(
+    anyio_backend: str, hook: str, agent: Log
+) -> None:
+    waits = asyncio.Event()
+
+    async def waiting(agent: Log, item: Any) -> Any:
+        with log_scope(agent, "core"):
+            yield item("a")
+            waits.set()
+            await anyio.sleep_forever()
+
+    async def consume() -> None:
+        await read_texts(await open_stream(three(**cores_of(waiting)), hook, agent))
+
+    task = asyncio.create_task(consume())
+    await waits.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -167,81 +198,69 @@ async def test_stream_abandoned_before_a_cancellation_is_closed(agent: Log) -> N
 # A core or a layer raises
 
 
-async def before(agent: Log, tool_choice: Any) -> Any:
-    with log_scope(agent, "core"):
+@pytest.mark.parametrize("when", ["before", "between", "after"])
+async def test_an_error_in_the_core_closes_everything(when: str, agent: Log) -> None:
+    async def core(agent: Log, tool_choice: Any) -> Any:
+        with log_scope(agent, "core"):
+            if when == "before":
+                raise LookupError
+            yield event("a")
+            if when == "between":
+                raise LookupError
         raise LookupError
-    yield
 
-
-async def mid(agent: Log, tool_choice: Any) -> Any:
-    with log_scope(agent, "core"):
-        yield event("a")
-        raise LookupError
-
-
-async def after(agent: Log, tool_choice: Any) -> Any:
-    with log_scope(agent, "core"):
-        yield event("a")
-    raise LookupError
-
-
-@pytest.mark.parametrize("core", [before, mid, after])
-async def test_an_error_in_the_core_closes_everything(core: Any, agent: Log) -> None:
     with pytest.raises(LookupError):
         await read_texts(enter(three(on_reasoning=core), "on_reasoning", agent))
     assert agent == OPENED + CLOSED
 
 
-class RaiseBefore(MiddlewareBase):
+class Raise(MiddlewareBase):
+    """Raises before it calls, between two items, or after the last one."""
+
+    def __init__(self, when: str) -> None:
+        self.when = when
+
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         with log_scope(agent, "2"):
-            raise LookupError
-        yield
-
-
-class RaiseMid(MiddlewareBase):
-    async def on_reasoning(self, agent, input_kwargs, next_handler):
-        with log_scope(agent, "2"):
-            async for item in next_handler():
-                yield item
+            if self.when == "before":
                 raise LookupError
-
-
-class RaiseAfter(MiddlewareBase):
-    async def on_reasoning(self, agent, input_kwargs, next_handler):
-        with log_scope(agent, "2"):
             async for item in next_handler():
                 yield item
+                if self.when == "between":
+                    raise LookupError
             raise LookupError
+
+
+async def raised_by_a_layer(agent: Log, when: str) -> None:
+    with pytest.raises(LookupError):
+        await read_texts(enter(compile_with(Guard("1"), Raise(when), Guard("3")), "on_reasoning", agent))
 
 
 async def test_an_error_in_a_layer_before_its_call_closes_everything(agent: Log) -> None:
-    with pytest.raises(LookupError):
-        await read_texts(enter(compile_with(Guard("1"), RaiseBefore(), Guard("3")), "on_reasoning", agent))
+    await raised_by_a_layer(agent, "before")
     assert agent == ["1 opens", "2 opens", "2 closes", "1 closes"]
 
 
 async def test_an_error_in_a_layer_between_two_items_closes_everything(agent: Log) -> None:
-    with pytest.raises(LookupError):
-        await read_texts(enter(compile_with(Guard("1"), RaiseMid(), Guard("3")), "on_reasoning", agent))
+    await raised_by_a_layer(agent, "between")
     assert sorted(agent[4:]) == sorted(CLOSED)
     assert agent.index("core closes") < agent.index("3 closes")
 
 
 async def test_error_in_a_layer_after_the_last_item_closes_everything(agent: Log) -> None:
-    with pytest.raises(LookupError):
-        await read_texts(enter(compile_with(Guard("1"), RaiseAfter(), Guard("3")), "on_reasoning", agent))
-    assert agent[4:] == ["core closes", "3 closes", "2 closes", "1 closes"]
+    await raised_by_a_layer(agent, "after")
+    assert agent[4:] == CLOSED
 
 
-async def test_wrong_item_closes_everything(agent: Log) -> None:
-    async def wrong(agent: Log, tool_choice: Any) -> Any:
+@streamed_or_returned
+async def test_wrong_item_closes_everything(hook: str, agent: Log) -> None:
+    async def wrong(agent: Log, item: Any) -> Any:
         with log_scope(agent, "core"):
-            yield 1
-            yield 2
+            yield "text"
+            yield "text"
 
-    with pytest.raises(ChainContractError):
-        await read_texts(enter(three(on_reasoning=wrong), "on_reasoning", agent))
+    with pytest.raises(ChainContractError, match=rf"{hook} passes on .*, but 'text' came out of it"):
+        await read_texts(await open_stream(three(**cores_of(wrong)), hook, agent))
     assert agent == OPENED + CLOSED
 
 
@@ -333,42 +352,39 @@ async def test_layer_that_still_yields_keeps_its_inner_stream_open() -> None:
 
 
 class Failing(MiddlewareBase):
+    """Raises while the layers inside it are still open."""
+
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             yield item
-            raise LookupError
+            raise LookupError("original")
 
 
-async def test_stream_of_a_failed_layer_closes_before_a_substitute() -> None:
-    class Substitute(MiddlewareBase):
-        async def on_reasoning(self, agent, input_kwargs, next_handler):
-            failed = False
-            try:
-                async for item in next_handler():
-                    yield item
-            except LookupError:
-                failed = True
-            if failed:
+class Substitute(MiddlewareBase):
+    """Yields an item instead of an error, while it handles the error or after that, and one more."""
+
+    def __init__(self, *, handling: bool) -> None:
+        self.handling = handling
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        try:
+            async for item in next_handler():
+                yield item
+        except LookupError:
+            if self.handling:
                 yield event("instead")
-
-    agent = await consume(Log(), Substitute(), Failing(), Guard("1"))
-    assert agent[-3:] == ["core closes", "1 closes", "consumer gets instead"]
+        if not self.handling:
+            yield event("instead")
+        yield event("more")
 
 
 async def test_stream_of_a_failed_layer_closes_once_error_is_handled() -> None:
     """While the error is being handled it holds the failed layer's frame, and so the layer counts as running."""
-
-    class Substitute(MiddlewareBase):
-        async def on_reasoning(self, agent, input_kwargs, next_handler):
-            try:
-                async for item in next_handler():
-                    yield item
-            except LookupError:
-                yield event("instead")
-            yield event("more")
-
-    agent = await consume(Log(), Substitute(), Failing(), Guard("1"))
-    assert agent[-4:] == ["consumer gets instead", "core closes", "1 closes", "consumer gets more"]
+    closed, instead = ["core closes", "1 closes"], ["consumer gets instead"]
+    agent = await consume(Log(), Substitute(handling=False), Failing(), Guard("1"))
+    assert agent[-4:] == [*closed, *instead, "consumer gets more"]
+    agent = await consume(Log(), Substitute(handling=True), Failing(), Guard("1"))
+    assert agent[-4:] == [*instead, *closed, "consumer gets more"]
 
 
 async def test_stream_closes_at_the_end_if_next_handler_is_still_held() -> None:
@@ -432,18 +448,9 @@ async def test_innermost_of_several_failing_clean_ups_is_raised() -> None:
         await stream.aclose()
 
 
-class FailFirst(MiddlewareBase):
-    """Raises while the layers inside it are still open."""
-
-    async def on_reasoning(self, agent, input_kwargs, next_handler):
-        async for item in next_handler():
-            yield item
-            raise LookupError("original")
-
-
 async def test_failing_clean_up_does_not_hide_an_earlier_error(caplog: pytest.LogCaptureFixture, agent: Log) -> None:
     with caplog.at_level(logging.ERROR, "agentrt"), pytest.raises(LookupError, match="original"):
-        await read_texts(enter(compile_with(Guard("1"), FailFirst(), BadCleanUp(), Guard("2")), "on_reasoning", agent))
+        await read_texts(enter(compile_with(Guard("1"), Failing(), BadCleanUp(), Guard("2")), "on_reasoning", agent))
     assert agent[-4:] == ["1 closes", "core closes", "2 closes", "bad closes"]
     [record] = caplog.records
     first, *_, last = record.getMessage().splitlines()
@@ -631,16 +638,8 @@ async def test_stream_opened_in_a_clean_up_closes_before_the_next_call() -> None
                 yield item
 
     agent = await consume(Log(), Twice(), OpensAgain("1"))
-    first = [
-        "core opens",
-        "consumer gets a",
-        "calls again",
-        "core closes",
-        "1 opens again",
-        "core opens",
-        "core closes",
-    ]
-    assert agent[: len(first)] == first
+    first = ["core opens", "consumer gets a", "calls again"]
+    assert agent[:7] == [*first, "core closes", "1 opens again", "core opens", "core closes"]
     assert agent.count("core opens") == agent.count("core closes") == 4
 
 
