@@ -403,12 +403,18 @@ async def test_a_missing_super_init_is_an_error_at_first_use():
         _ = agent.moood
 
 
-def test_a_middleware_of_which_nothing_would_run_is_refused():
-    class Reasoning(MiddlewareBase):
-        async def on_reasoning(self, agent, input_kwargs, next_handler):
-            async for item in next_handler():
-                yield item
+class Reasoning(MiddlewareBase):
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        async for item in next_handler():
+            yield item
 
+
+def test_a_custom_agent_has_on_reasoning_only_if_it_reasons():
+    class Thinking(ReActAgentBase):
+        async def _reasoning(self, msg):
+            return msg
+
+    assert "1. Reasoning" in Thinking(middlewares=[Reasoning()]).explain()
     with pytest.raises(MiddlewareConfigError, match=r"Reasoning would never run in .*Echo.* writes? .* own reply"):
         Echo(middlewares=[Reasoning()])
 
@@ -427,21 +433,6 @@ def test_explain_says_which_hooks_never_run_here():
     assert "1. Both" in page
     assert "Never here, for this agent has no such step: on_model_call (Both)" in page
     assert "test_base.py" in page
-
-
-def test_a_custom_agent_has_on_reasoning_only_if_it_reasons():
-    class Reasoning(MiddlewareBase):
-        async def on_reasoning(self, agent, input_kwargs, next_handler):
-            async for item in next_handler():
-                yield item
-
-    class Thinking(ReActAgentBase):
-        async def _reasoning(self, msg):
-            return msg
-
-    assert "1. Reasoning" in Thinking(middlewares=[Reasoning()]).explain()
-    with pytest.raises(MiddlewareConfigError):
-        Echo(middlewares=[Reasoning()])
 
 
 def test_the_entries_look_like_the_methods_that_they_stand_for():
@@ -476,18 +467,23 @@ async def test_a_parents_method_reached_by_super_is_plain():
     assert [each.content for each in agent.heard] == ["b!"]
 
 
-async def interrupted_by(agent: Patient, interrupt: Any) -> Msg:
-    answers = []
+async def interrupted(agent: AgentBase, waiting: Patient | None = None, interrupt: Any = None) -> Msg | None:
+    """Return the agent's answer if it is interrupted as soon as the agent that waits, by default itself, waits."""
 
-    async def ask() -> None:
-        answers.append(await agent(said("a")))
+    async def act() -> None:
+        await (waiting or agent).waits.wait()
+        assert await (interrupt or agent.interrupt)()
 
+    answer = failure = None
     with anyio.fail_after(30):
         async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            await agent.waits.wait()
-            await interrupt()
-    [answer] = answers
+            group.start_soon(act)
+            try:
+                answer = await agent(said("a"))
+            except ChainContractError as error:  # to be raised without the group around it
+                failure = error
+    if failure is not None:
+        raise failure
     return answer
 
 
@@ -495,11 +491,7 @@ async def test_handle_interrupt_answers_an_interrupt_from_another_task():
     agent = Patient()
     heard = Echo()
     agent.reset_subscribers("hub", [heard])
-
-    async def interrupt():
-        assert agent.interrupt()
-
-    answer = await interrupted_by(agent, interrupt)
+    answer = await interrupted(agent)
     assert answer.metadata == {"_is_interrupted": True}
     assert answer.finished_reason == "interrupted"
     assert [each.id for each in heard.heard] == [answer.id]
@@ -508,7 +500,7 @@ async def test_handle_interrupt_answers_an_interrupt_from_another_task():
 
 async def test_an_interrupt_from_a_thread_wakes_the_reply():
     agent = Patient()
-    answer = await interrupted_by(agent, lambda: anyio.to_thread.run_sync(agent.interrupt))
+    answer = await interrupted(agent, interrupt=lambda: anyio.to_thread.run_sync(agent.interrupt))
     assert answer.finished_reason == "interrupted"
 
 
@@ -532,12 +524,7 @@ async def test_handle_interrupt_gets_the_arguments_of_the_reply():
         async def handle_interrupt(self, *args, **kwargs):
             return said(f"sorry about {args[0].content}")
 
-    agent = Sorry()
-
-    async def interrupt():
-        agent.interrupt()
-
-    assert (await interrupted_by(agent, interrupt)).content == "sorry about a"
+    assert (await interrupted(Sorry())).content == "sorry about a"
 
 
 async def test_an_interrupt_stops_all_replies_of_its_agent_alone():
@@ -625,17 +612,8 @@ async def test_an_interrupt_of_an_inner_agent_stops_that_one_alone():
             answer = await inner(msg)
             return said(f"it said: {answer.finished_reason}")
 
-    answers = []
-
-    async def ask():
-        answers.append(await Asking()(said("a")))
-
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            await inner.waits.wait()
-            inner.interrupt()
-    assert [each.content for each in answers] == ["it said: interrupted"]
+    answer = await interrupted(Asking(), inner, inner.interrupt)
+    assert answer.content == "it said: interrupted"
 
 
 async def test_an_interrupt_of_the_outer_agent_silences_the_inner_one():
@@ -646,17 +624,8 @@ async def test_an_interrupt_of_the_outer_agent_silences_the_inner_one():
         async def reply(self, msg):
             return await inner(msg)
 
-    outer, answers = Asking(), []
-
-    async def ask():
-        answers.append(await outer(said("a")))
-
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask)
-            await inner.waits.wait()
-            outer.interrupt()
-    assert [each.name for each in answers] == ["Asking"]
+    answer = await interrupted(Asking(), inner)
+    assert answer.name == "Asking"
     assert not hasattr(heard, "heard")
 
 
@@ -726,7 +695,7 @@ async def test_handle_interrupt_must_return_a_message_or_nothing(answer):
             return answer
 
     with pytest.raises(ChainContractError, match=r"Odd\.handle_interrupt\(\) must return a Msg, or None"):
-        await interrupted_call(Odd())
+        await interrupted(Odd())
 
 
 async def test_handle_interrupt_must_be_a_coroutine_function():
@@ -735,7 +704,7 @@ async def test_handle_interrupt_must_be_a_coroutine_function():
             return said("stopped")
 
     with pytest.raises(ChainContractError, match="write `async def handle_interrupt`"):
-        await interrupted_call(Plain())
+        await interrupted(Plain())
 
 
 async def test_handle_interrupt_may_say_nothing():
@@ -743,24 +712,7 @@ async def test_handle_interrupt_may_say_nothing():
         async def handle_interrupt(self, *args):
             return None
 
-    assert await interrupted_call(Silent()) is None
-
-
-async def interrupted_call(agent: Patient) -> Msg | None:
-    async def interrupt():
-        await agent.waits.wait()
-        agent.interrupt()
-
-    answer = failure = None
-    async with anyio.create_task_group() as group:
-        group.start_soon(interrupt)
-        try:
-            answer = await agent(said("hi"))
-        except ChainContractError as error:  # to be raised without the group around it
-            failure = error
-    if failure is not None:
-        raise failure
-    return answer
+    assert await interrupted(Silent()) is None
 
 
 async def test_a_reply_of_an_ended_event_loop_blocks_no_interrupt():
@@ -771,16 +723,8 @@ async def test_a_reply_of_an_ended_event_loop_blocks_no_interrupt():
 
     for _ in range(8):  # they have no order
         agent.live_conversation.stops[partial(of_a_loop_that_has_ended)] = None
-    answers = []
-
-    async def call():
-        answers.append(await agent(said("hi")))
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(call)
-        await agent.waits.wait()
-        assert agent.interrupt()
-    assert answers[0].metadata["_is_interrupted"]
+    answer = await interrupted(agent)
+    assert answer.metadata["_is_interrupted"]
 
 
 async def test_tasks_left_behind_do_not_accumulate_replies():
