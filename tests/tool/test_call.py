@@ -262,34 +262,41 @@ async def test_timeout_raised_by_the_tool_is_an_ordinary_error() -> None:
 # Deadlines
 
 
-async def test_a_tool_that_takes_too_long_is_stopped() -> None:
-    cleaned = []
+class Hanging:
+    """Tools that wait for ever, and note when they wait and when they clean up."""
 
-    async def wait() -> None:
+    def __init__(self) -> None:
+        self.waits, self.is_clean = Event(), False
+
+    async def wait(self) -> None:
+        self.waits.set()
         try:
             await Event().wait()
         finally:
-            cleaned.append(True)
+            self.is_clean = True
 
-    assert await said(tool(wait, timeout=0.01)) == ("timeout", "wait was stopped: it took longer than 0.01 seconds")
-    assert cleaned == [True]
+    async def stream(self) -> AsyncIterator[str]:
+        yield "a"
+        await self.wait()
 
 
-async def test_streaming_tool_that_times_out_keeps_its_pieces() -> None:
-    cleaned = []
+@pytest.fixture
+def hanging() -> Hanging:
+    return Hanging()
 
-    async def stream() -> AsyncIterator[str]:
-        try:
-            yield "a"
-            await Event().wait()
-        finally:
-            cleaned.append(True)
 
-    chunks, response = await run(tool(stream, timeout=0.01))
+async def test_a_tool_that_takes_too_long_is_stopped(hanging: Hanging) -> None:
+    late = "wait was stopped: it took longer than 0.01 seconds"
+    assert await said(tool(hanging.wait, timeout=0.01)) == ("timeout", late)
+    assert hanging.is_clean
+
+
+async def test_streaming_tool_that_times_out_keeps_its_pieces(hanging: Hanging) -> None:
+    chunks, response = await run(tool(hanging.stream, timeout=0.01))
     late = "stream was stopped: it took longer than 0.01 seconds"
     assert chunks == ["a", late]
     assert (response.state, text_of(response)) == ("timeout", f"a|{late}")
-    assert cleaned == [True]
+    assert hanging.is_clean
 
 
 async def test_thread_that_times_out_is_abandoned_with_state_unknown() -> None:
@@ -375,33 +382,13 @@ async def cancelled(function: Callable[..., Any], started: Event) -> list[Any]:
     return results
 
 
-async def test_outer_cancellation_propagates_through_a_running_tool() -> None:
-    started, log = Event(), []
-
-    async def wait() -> None:
-        started.set()
-        try:
-            await Event().wait()
-        finally:
-            log.append("cleaned")
-
-    assert await cancelled(wait, started) == []
-    assert log == ["cleaned"]
-
-
-async def test_outer_cancellation_propagates_through_a_streaming_tool() -> None:
-    started, log = Event(), []
-
-    async def stream() -> AsyncIterator[str]:
-        try:
-            yield "a"
-            started.set()
-            await Event().wait()
-        finally:
-            log.append("cleaned")
-
-    assert [text_of(each) for each in await cancelled(stream, started)] == ["a"]
-    assert log == ["cleaned"]
+@pytest.mark.parametrize(("name", "pieces"), [("wait", []), ("stream", ["a"])])
+async def test_outer_cancellation_propagates_through_a_running_tool(
+    name: str, pieces: list[str], hanging: Hanging
+) -> None:
+    items = await cancelled(getattr(hanging, name), hanging.waits)
+    assert [text_of(item) for item in items] == pieces
+    assert hanging.is_clean
 
 
 async def test_outer_cancellation_abandons_a_thread() -> None:
@@ -417,12 +404,9 @@ async def test_outer_cancellation_abandons_a_thread() -> None:
         release.set()
 
 
-async def test_a_deadline_of_the_caller_is_not_taken_for_the_tools() -> None:
-    async def wait() -> None:
-        await Event().wait()
-
+async def test_a_deadline_of_the_caller_is_not_taken_for_the_tools(hanging: Hanging) -> None:
     with move_on_after(0.01) as scope:
-        await respond(prepared(wait))
+        await respond(prepared(hanging.wait))
     assert scope.cancelled_caught
 
 
@@ -589,14 +573,10 @@ async def test_a_function_that_returns_a_generator_streams(function: Any, second
     assert (chunks, response.state, text_of(response)) == (["a", "b"], "success", "ab")
 
 
-async def test_returned_generator_has_the_rest_of_the_time() -> None:
-    async def stream() -> AsyncIterator[str]:
-        yield "a"
-        await anyio.sleep_forever()
-
+async def test_returned_generator_has_the_rest_of_the_time(hanging: Hanging) -> None:
     async def give() -> AsyncIterator[str]:
         await lowlevel.checkpoint()
-        return stream()
+        return hanging.stream()
 
     with fail_after(30):
         chunks, response = await run(tool(give, timeout=0.05))
@@ -604,7 +584,8 @@ async def test_returned_generator_has_the_rest_of_the_time() -> None:
     assert response.state == "timeout"
 
 
-async def test_a_returned_generator_that_fails_keeps_what_it_made() -> None:
+@pytest.mark.parametrize("is_returned", [False, True])
+async def test_a_generator_that_fails_midway_keeps_what_it_made(is_returned: bool) -> None:
     async def stream() -> AsyncIterator[str]:
         yield "a"
         raise ValueError("b")
@@ -612,18 +593,10 @@ async def test_a_returned_generator_that_fails_keeps_what_it_made() -> None:
     async def give() -> AsyncIterator[str]:
         return stream()
 
-    chunks, response = await run(give)
-    assert (chunks, response.state) == (["a", "give failed: ValueError: b"], "error")
-
-
-async def test_a_generator_that_fails_midway_keeps_what_it_made() -> None:
-    async def stream() -> AsyncIterator[str]:
-        yield "a"
-        raise ValueError("b")
-
-    chunks, response = await run(stream)
-    assert chunks == ["a", "stream failed: ValueError: b"]
-    assert (response.state, text_of(response)) == ("error", "a|stream failed: ValueError: b")
+    chunks, response = await run(give if is_returned else stream)
+    failure = f"{'give' if is_returned else 'stream'} failed: ValueError: b"
+    assert chunks == ["a", failure]
+    assert (response.state, text_of(response)) == ("error", f"a|{failure}")
 
 
 @pytest.mark.parametrize("is_returned", [False, True])
@@ -662,37 +635,31 @@ async def test_the_tool_is_closed_before_its_result_is_given() -> None:
     assert log == ["ToolChunk", "closed", "ToolChunk", "ToolResponse"]
 
 
-async def test_a_clean_up_that_fails_is_logged_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("hangs", "message"),
+    [(False, "failed:\n"), (True, "was stopped after 0.01 seconds")],
+    ids=["fails", "hangs"],
+)
+async def test_a_clean_up_that_fails_or_hangs_is_logged_and_nothing_else(
+    hangs: bool, message: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if hangs:
+        monkeypatch.setattr("agentrt.tool.call.CLEANUP_SECONDS", 0.01)
+
     async def stream() -> AsyncIterator[str]:
         try:
             yield "a"
         finally:
-            raise ValueError("clean-up")
+            if hangs:
+                await Event().wait()
+            else:
+                raise ValueError("clean-up")
 
     items = run_call(prepared(stream))
     await anext(items)
     await items.aclose()
     [record] = caplog.records
-    assert record.getMessage().startswith("the clean-up of tool 'stream' failed:\n")
-
-
-async def test_a_clean_up_that_hangs_is_stopped(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agentrt.tool.call.CLEANUP_SECONDS", 0.01)
-
-    async def stream() -> AsyncIterator[str]:
-        try:
-            yield "a"
-        finally:
-            await Event().wait()
-
-    items = run_call(prepared(stream))
-    await anext(items)
-    await items.aclose()
-    assert [record.getMessage() for record in caplog.records] == [
-        "the clean-up of tool 'stream' was stopped after 0.01 seconds"
-    ]
+    assert record.getMessage().startswith(f"the clean-up of tool 'stream' {message}")
 
 
 @pytest.mark.parametrize("group", [False, True], ids=["scope", "group"])
