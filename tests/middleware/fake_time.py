@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial, update_wrapper
+from inspect import Parameter, Signature, signature
 from random import Random
 from time import monotonic
 from typing import Any
@@ -41,6 +43,20 @@ def play(backend: str, main: Callable[..., Awaitable[Any]], *arguments: Any) -> 
     if backend == "trio":
         options = {"clock": MockClock(autojump_threshold=0)}
     return anyio.run(main, *arguments, backend=backend, backend_options=options)
+
+
+def in_jumping_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Make an async test one that runs on both event loops, each of which skips every wait."""
+
+    def run(backend: str, **arguments: Any) -> None:
+        play(backend, partial(test, **arguments))
+
+    update_wrapper(run, test)
+    del run.__wrapped__  # pytest would take the parameters, and anyio the event loop, from the test inside
+    parameters = [Parameter("backend", Parameter.KEYWORD_ONLY), *signature(test).parameters.values()]
+    parameters = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return on_both_loops(run)
 
 
 class Least(Random):

@@ -34,7 +34,7 @@ from agentrt.model import ChatModelBase, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool
 from tests.loop.helpers import call, items_of
-from tests.middleware.fake_time import Least, on_both_loops, play, rebuilt, retries, text_of
+from tests.middleware.fake_time import Least, in_jumping_time, rebuilt, retries, text_of
 
 
 async def passes(value: object, agent: object) -> None: ...
@@ -143,18 +143,15 @@ async def test_concurrent_conversations_over_one_list_do_not_mix() -> None:
     assert answers == ["spare" if number % 3 == 0 else f"answer {number}" for number in range(9)]
 
 
-@on_both_loops
-def test_a_cancellation_in_any_wait_spares_the_next_reply(backend: str) -> None:
-    async def main() -> None:
-        for failure in (RateLimited(retry_after=90), ["half ", RateLimited(retry_after=90)]):
-            layers = layers_of(ScriptedChatModel([]))
-            agent = Agent("tester", model=ScriptedChatModel([failure, "hello"]), middlewares=layers)
-            with anyio.move_on_after(10) as scope:
-                await agent.reply("go")
-            assert scope.cancelled_caught
-            assert (await agent.reply("again")).get_text_content() == "hello"
-
-    play(backend, main)
+@in_jumping_time
+async def test_a_cancellation_in_any_wait_spares_the_next_reply() -> None:
+    for failure in (RateLimited(retry_after=90), ["half ", RateLimited(retry_after=90)]):
+        layers = layers_of(ScriptedChatModel([]))
+        agent = Agent("tester", model=ScriptedChatModel([failure, "hello"]), middlewares=layers)
+        with anyio.move_on_after(10) as scope:
+            await agent.reply("go")
+        assert scope.cancelled_caught
+        assert (await agent.reply("again")).get_text_content() == "hello"
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ from agentrt.middleware import (
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt_middleware.validation import Backoff
 from tests.loop.helpers import add, agent_of, call, items_of
-from tests.middleware.fake_time import Clock, Least, Most, on_both_loops, play, rebuilt, retries, text_of
+from tests.middleware.fake_time import Clock, Least, Most, in_jumping_time, rebuilt, retries, text_of
 
 CANARY = "sk-canary-0123456789"
 
@@ -145,30 +145,25 @@ async def test_an_error_after_the_last_piece_is_not_retried() -> None:
     assert model.calls == 1
 
 
-@on_both_loops
-def test_a_retry_after_is_waited_for_and_announced_in_advance(backend: str) -> None:
+@in_jumping_time
+async def test_a_retry_after_is_waited_for_and_announced_in_advance() -> None:
     seen: list[tuple[float, str]] = []
+    start = anyio.current_time()
+    agent = agent_of([RateLimited(retry_after=7.5), "hello"], middlewares=[at_once()])
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            if event.type in ("MODEL_CALL_RETRY", "TEXT_BLOCK_START"):
+                seen.append((round(anyio.current_time() - start, 3), event.type))
+                assert getattr(event, "wait_seconds", 7.5) == 7.5
 
-    async def main() -> None:
-        start = anyio.current_time()
-        agent = agent_of([RateLimited(retry_after=7.5), "hello"], middlewares=[at_once()])
-        async with agent.reply_stream("go") as events:
-            async for event in events:
-                if event.type in ("MODEL_CALL_RETRY", "TEXT_BLOCK_START"):
-                    seen.append((round(anyio.current_time() - start, 3), event.type))
-                    assert getattr(event, "wait_seconds", 7.5) == 7.5
-
-    play(backend, main)
     assert seen == [(0, "MODEL_CALL_RETRY"), (7.5, "TEXT_BLOCK_START")]
 
 
-@on_both_loops
-def test_waits_double_up_to_the_limit(backend: str) -> None:
-    async def main() -> list[Any]:
-        layer = RetryMiddleware(5, initial_delay=1, max_delay=5, random=Most())
-        return await items_of(agent_of([*[Transient("503")] * 5, "hello"], middlewares=[layer]))
-
-    assert [wait for _, _, wait in retries(play(backend, main))] == [1, 2, 4, 5, 5]
+@in_jumping_time
+async def test_waits_double_up_to_the_limit() -> None:
+    layer = RetryMiddleware(5, initial_delay=1, max_delay=5, random=Most())
+    items = await items_of(agent_of([*[Transient("503")] * 5, "hello"], middlewares=[layer]))
+    assert [wait for _, _, wait in retries(items)] == [1, 2, 4, 5, 5]
 
 
 @given(st.floats(0, 100), st.floats(0, 1_000), st.integers(1, 5_000), st.none() | st.floats(0, 1e6), st.integers())
@@ -187,18 +182,15 @@ async def test_a_wait_longer_than_max_wait_is_not_started() -> None:
     assert "max_wait=60" in notes(error)[0]
 
 
-@on_both_loops
-def test_max_wait_counts_all_waits_of_a_call(backend: str) -> None:
+@in_jumping_time
+async def test_max_wait_counts_all_waits_of_a_call() -> None:
     model = ScriptedChatModel([RateLimited(retry_after=4)] * 4)
+    agent = Agent("tester", model=model, middlewares=[at_once(max_wait=10)])
+    start = anyio.current_time()
+    with pytest.raises(RateLimited):
+        await agent.reply("go")
 
-    async def main() -> float:
-        agent = Agent("tester", model=model, middlewares=[at_once(max_wait=10)])
-        start = anyio.current_time()
-        with pytest.raises(RateLimited):
-            await agent.reply("go")
-        return anyio.current_time() - start
-
-    assert play(backend, main) == pytest.approx(8)
+    assert anyio.current_time() - start == pytest.approx(8)
     assert len(model.calls) == 3
 
 
@@ -241,19 +233,16 @@ async def test_a_function_may_say_what_is_retried() -> None:
     assert "after 2 attempts: ValueError is not retried" in notes(raised.value)[0]
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("in_stream", [False, True])
-def test_a_cancellation_ends_the_wait_and_leaves(backend: str, in_stream: bool) -> None:
-    async def main() -> None:
-        error = RateLimited(retry_after=60)
-        agent = agent_of([["half ", error] if in_stream else error, "hello"], middlewares=[at_once()])
-        with anyio.move_on_after(5) as scope:
-            await agent.reply("go")
-        assert scope.cancelled_caught
-        answer = await agent.reply("once more")
-        assert answer.get_text_content() == "hello"
-
-    play(backend, main)
+async def test_a_cancellation_ends_the_wait_and_leaves(in_stream: bool) -> None:
+    error = RateLimited(retry_after=60)
+    agent = agent_of([["half ", error] if in_stream else error, "hello"], middlewares=[at_once()])
+    with anyio.move_on_after(5) as scope:
+        await agent.reply("go")
+    assert scope.cancelled_caught
+    answer = await agent.reply("once more")
+    assert answer.get_text_content() == "hello"
 
 
 class Watched(ChatModelBase):
@@ -457,15 +446,9 @@ async def test_a_retry_after_that_is_not_a_number_changes_nothing(retry_after: A
     assert caught.value is error
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("retry_after", [1e9, inf])
-def test_a_retry_after_of_more_than_a_day_counts_as_a_day(backend: str, retry_after: float) -> None:
-    async def main() -> list[Any]:
-        return await items_of(
-            agent_of(
-                [RateLimited(retry_after=retry_after), "hello"],
-                middlewares=[RetryMiddleware(initial_delay=0, max_wait=None)],
-            )
-        )
-
-    assert retries(play(backend, main)) == [("RateLimited", 1, 86_400)]
+async def test_a_retry_after_of_more_than_a_day_counts_as_a_day(retry_after: float) -> None:
+    layer = RetryMiddleware(initial_delay=0, max_wait=None)
+    items = await items_of(agent_of([RateLimited(retry_after=retry_after), "hello"], middlewares=[layer]))
+    assert retries(items) == [("RateLimited", 1, 86_400)]

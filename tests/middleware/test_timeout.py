@@ -11,7 +11,7 @@ from agentrt.errors import MiddlewareConfigError, Timeout
 from agentrt.message import TextBlock
 from agentrt.middleware import MiddlewareBase, RateLimitMiddleware, RetryMiddleware, TimeoutMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
-from tests.middleware.fake_time import Least, on_both_loops, play
+from tests.middleware.fake_time import Least, in_jumping_time, on_both_loops, play
 
 
 class Slow(ChatModelBase):
@@ -72,54 +72,44 @@ def test_each_limit_ends_its_wait_and_says_which_it_was(
     assert model.closed == (1 if model.stream and after >= model.before and seconds > model.before else 0)
 
 
-@on_both_loops
-def test_a_slow_reader_takes_nothing_from_any_limit(backend: str) -> None:
-    async def main() -> int:
-        limits = TimeoutMiddleware(first_chunk=2, between_chunks=2, total=5)
-        agent = Agent("tester", model=Slow(1, [0.5, 1, 1]), middlewares=[limits])
-        deltas = 0
-        async with agent.reply_stream("go") as events:
-            async for event in events:
-                await anyio.sleep(100)
-                deltas += event.type == "TEXT_BLOCK_DELTA"
-        return deltas
+@in_jumping_time
+async def test_a_slow_reader_takes_nothing_from_any_limit() -> None:
+    limits = TimeoutMiddleware(first_chunk=2, between_chunks=2, total=5)
+    agent = Agent("tester", model=Slow(1, [0.5, 1, 1]), middlewares=[limits])
+    deltas = 0
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            await anyio.sleep(100)
+            deltas += event.type == "TEXT_BLOCK_DELTA"
 
-    assert play(backend, main) == 3
+    assert deltas == 3
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("model", [Slow(60, []), Slow(0, [60]), Slow(0, [1, 60])])
-def test_the_callers_own_deadline_passes_as_it_is(model: Slow, backend: str) -> None:
-    async def main() -> None:
-        agent = Agent(
-            "tester", model=model, middlewares=[TimeoutMiddleware(first_chunk=50, between_chunks=50, total=50)]
-        )
-        with pytest.raises(TimeoutError):
-            with anyio.fail_after(5):
-                await agent.reply("go")
-
-    play(backend, main)
+async def test_the_callers_own_deadline_passes_as_it_is(model: Slow) -> None:
+    agent = Agent("tester", model=model, middlewares=[TimeoutMiddleware(first_chunk=50, between_chunks=50, total=50)])
+    with pytest.raises(TimeoutError):
+        with anyio.fail_after(5):
+            await agent.reply("go")
 
 
-@on_both_loops
-def test_a_retry_repeats_an_attempt_that_timed_out(backend: str) -> None:
+@in_jumping_time
+async def test_a_retry_repeats_an_attempt_that_timed_out() -> None:
     async def stuck(messages: Any, tools: Any) -> str:
         await anyio.sleep(100)
         return "late"
 
-    async def main() -> tuple[str | None, float]:
-        start = anyio.current_time()
-        layers = [RetryMiddleware(random=Least()), TimeoutMiddleware(total=3)]
-        answer = await Agent("tester", model=ScriptedChatModel([stuck, "hello"]), middlewares=layers).reply("go")
-        return answer.get_text_content(), anyio.current_time() - start
-
-    answer, seconds = play(backend, main)
+    start = anyio.current_time()
+    layers = [RetryMiddleware(random=Least()), TimeoutMiddleware(total=3)]
+    answer = await Agent("tester", model=ScriptedChatModel([stuck, "hello"]), middlewares=layers).reply("go")
+    answer, seconds = answer.get_text_content(), anyio.current_time() - start
     assert answer == "hello"
     assert seconds == pytest.approx(3)
 
 
-@on_both_loops
-def test_a_stream_that_timed_out_is_closed_before_the_error(backend: str) -> None:
+@in_jumping_time
+async def test_a_stream_that_timed_out_is_closed_before_the_error() -> None:
     log: list[str] = []
 
     class Endless:
@@ -151,12 +141,10 @@ def test_a_stream_that_timed_out_is_closed_before_the_error(backend: str) -> Non
         async def _call(self, messages: Any, tools: Any, tool_choice: Any) -> Any:
             return Endless()
 
-    async def main() -> None:
-        agent = Agent("tester", model=Stuck(model="stuck"), middlewares=[Hears(), TimeoutMiddleware(first_chunk=1)])
-        with pytest.raises(Timeout):
-            await agent.reply("go")
+    agent = Agent("tester", model=Stuck(model="stuck"), middlewares=[Hears(), TimeoutMiddleware(first_chunk=1)])
+    with pytest.raises(Timeout):
+        await agent.reply("go")
 
-    play(backend, main)
     assert log[:2] == ["closed", "heard"]
 
 

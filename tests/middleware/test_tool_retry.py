@@ -14,7 +14,7 @@ from agentrt.middleware import MiddlewareBase, ToolRetryMiddleware, TracingMiddl
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolBase, ToolChunk, ToolResponse
 from tests.loop.helpers import call, items_of
-from tests.middleware.fake_time import Least, on_both_loops, play, rebuilt
+from tests.middleware.fake_time import Least, in_jumping_time, rebuilt
 
 
 class Flaky(ToolBase):
@@ -182,23 +182,19 @@ async def test_calls_side_by_side_are_retried_each_by_itself() -> None:
     assert sorted(ends(items)) == [("0", "success"), ("1", "success")]
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("leave", ["cancel", "close"])
-def test_leaving_ends_the_wait_and_runs_nothing_else(leave: str, backend: str) -> None:
+async def test_leaving_ends_the_wait_and_runs_nothing_else(leave: str) -> None:
     tool = Flaky(ValueError("x"))
-
-    async def main() -> None:
-        agent = agent_with(tool, ToolRetryMiddleware(initial_delay=1e6, max_delay=1e6))
-        with anyio.CancelScope() as scope:
-            async with agent.reply_stream("go") as events:
-                async for event in events:
-                    if isinstance(event, CustomEvent) and leave == "close":
-                        break
-                    if isinstance(event, CustomEvent):
-                        scope.cancel()
-        assert scope.cancelled_caught == (leave == "cancel")
-
-    play(backend, main)
+    agent = agent_with(tool, ToolRetryMiddleware(initial_delay=1e6, max_delay=1e6))
+    with anyio.CancelScope() as scope:
+        async with agent.reply_stream("go") as events:
+            async for event in events:
+                if isinstance(event, CustomEvent) and leave == "close":
+                    break
+                if isinstance(event, CustomEvent):
+                    scope.cancel()
+    assert scope.cancelled_caught == (leave == "cancel")
     assert tool.runs == 1
 
 

@@ -10,7 +10,7 @@ from agentrt.errors import Rejected
 from agentrt.middleware import ModelFallbackMiddleware, RateLimitMiddleware, RetryMiddleware
 from agentrt.model import ScriptedChatModel
 from tests.loop.helpers import items_of
-from tests.middleware.fake_time import Least, on_both_loops, play, rebuilt, retries, text_of
+from tests.middleware.fake_time import Least, in_jumping_time, rebuilt, retries, text_of
 from tests.model.wire_openai import HANG, Answer, delta, error, events, model_of, says
 
 CUT = httpx2.RemoteProtocolError("peer closed connection")
@@ -32,19 +32,16 @@ HALF = events(delta(content="half an "))
     ],
     ids=["slow down", "slow", "500", "529", "connect", "no first piece", "idle", "cut at once", "cut midway"],
 )
-@on_both_loops
-def test_a_transient_fault_is_repaired_by_another_request(fault: Any, reason: str, wait: float, backend: str) -> None:
-    async def main() -> None:
-        model, server = model_of(fault, says("the answer"))
-        layers = [RetryMiddleware(1, random=Least()), RateLimitMiddleware(max_concurrency=1)]
-        async with Agent("tester", model=model, middlewares=layers) as agent:
-            items = await items_of(agent)
-        assert retries(items) == [(reason, 1, wait)]
-        assert text_of(agent) == rebuilt(items).get_text_content() == "the answer"
-        assert len(server.requests) == 2
-        assert not server.open
-
-    play(backend, main)
+@in_jumping_time
+async def test_a_transient_fault_is_repaired_by_another_request(fault: Any, reason: str, wait: float) -> None:
+    model, server = model_of(fault, says("the answer"))
+    layers = [RetryMiddleware(1, random=Least()), RateLimitMiddleware(max_concurrency=1)]
+    async with Agent("tester", model=model, middlewares=layers) as agent:
+        items = await items_of(agent)
+    assert retries(items) == [(reason, 1, wait)]
+    assert text_of(agent) == rebuilt(items).get_text_content() == "the answer"
+    assert len(server.requests) == 2
+    assert not server.open
 
 
 async def test_an_exhausted_quota_is_not_retried_but_falls_back() -> None:

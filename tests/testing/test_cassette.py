@@ -16,7 +16,7 @@ from agentrt.middleware import EMAIL, GuardrailMiddleware, RetryMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.testing import CassetteError, CassetteMiss, cassette
 from tests.loop.helpers import add, agent_of, call, items_of
-from tests.middleware.fake_time import on_both_loops, play
+from tests.middleware.fake_time import in_jumping_time
 from tests.model import wire_anthropic, wire_openai
 
 SECRET = "sk-hunter2-hunter2"
@@ -113,23 +113,20 @@ async def refuse_soon(text: str, agent: Agent) -> str:
     return "no"
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_that_was_left_is_not_replayed_as_whole(path: Path, stream: bool, backend: str) -> None:
+async def test_an_answer_that_was_left_is_not_replayed_as_whole(path: Path, stream: bool) -> None:
     def agent(*layers: Any) -> Agent:
         return Agent("a", model=Hangs(model="slow", stream=stream), middlewares=list(layers))
 
-    async def main() -> None:
-        answers = []
-        for mode in ("once", "none"):
-            with cassette(path, mode=mode):  # type: ignore[arg-type]
-                message = await agent(GuardrailMiddleware(input=[refuse_soon], message="Not that.")).reply("go")
-                answers.append(message.get_text_content())
-        assert answers == ["Not that."] * 2
-        with pytest.raises(Transient, match="nobody has read this answer to its end"), cassette(path, mode="none"):
-            await agent().reply("go")
-
-    play(backend, main)
+    answers = []
+    for mode in ("once", "none"):
+        with cassette(path, mode=mode):  # type: ignore[arg-type]
+            message = await agent(GuardrailMiddleware(input=[refuse_soon], message="Not that.")).reply("go")
+            answers.append(message.get_text_content())
+    assert answers == ["Not that."] * 2
+    with pytest.raises(Transient, match="nobody has read this answer to its end"), cassette(path, mode="none"):
+        await agent().reply("go")
 
 
 async def test_an_unknown_request_says_what_differs(path: Path) -> None:

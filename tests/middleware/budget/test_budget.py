@@ -30,7 +30,7 @@ from agentrt.testing import approve
 from agentrt.tool import FunctionTool
 from tests.loop.helpers import add, agent_of, call, items_of
 from tests.middleware.budget.helpers import answer, calling, requests, result_states, warnings_in
-from tests.middleware.fake_time import Clock, Least, on_both_loops, play
+from tests.middleware.fake_time import Clock, Least, in_jumping_time
 
 ENDLESS = [calling(60, number) for number in range(9)]
 PRICES = {"scripted": (1_000_000, 2_000_000)}  # one for each token that is sent
@@ -565,8 +565,8 @@ async def test_copies_of_an_agent_do_not_spend_more() -> None:
 # ---- seconds
 
 
-@on_both_loops
-def test_seconds_are_those_of_work(backend: str) -> None:
+@in_jumping_time
+async def test_seconds_are_those_of_work() -> None:
     import anyio
 
     class Slow(ChatModelBase):
@@ -579,21 +579,18 @@ def test_seconds_are_those_of_work(backend: str) -> None:
         await anyio.sleep(5)
         return "done"
 
-    async def main() -> None:
-        budget = BudgetMiddleware(reply=Budget(seconds=40))
-        limit = RateLimitMiddleware(60.0)
-        agent = Agent("a", model=Slow(model="slow"), tools=[wait], middlewares=[budget, limit])
-        assert (await agent.reply("go")).finished_reason == "exceed_budget"
-        spent = agent.state_of(budget)["reply"]
-        # 15 a round; the third model call, and the waits of a minute between the calls do not count.
-        assert spent["seconds"] == pytest.approx(40, abs=0.1)
-        assert spent["model_calls"] == 3
-
-    play(backend, main)
+    budget = BudgetMiddleware(reply=Budget(seconds=40))
+    limit = RateLimitMiddleware(60.0)
+    agent = Agent("a", model=Slow(model="slow"), tools=[wait], middlewares=[budget, limit])
+    assert (await agent.reply("go")).finished_reason == "exceed_budget"
+    spent = agent.state_of(budget)["reply"]
+    # 15 a round; the third model call, and the waits of a minute between the calls do not count.
+    assert spent["seconds"] == pytest.approx(40, abs=0.1)
+    assert spent["model_calls"] == 3
 
 
-@on_both_loops
-def test_calls_side_by_side_take_their_time_once(backend: str) -> None:
+@in_jumping_time
+async def test_calls_side_by_side_take_their_time_once() -> None:
     import anyio
 
     async def wait(a: int, b: int) -> str:
@@ -601,34 +598,28 @@ def test_calls_side_by_side_take_their_time_once(backend: str) -> None:
         await anyio.sleep(a)
         return "done"
 
-    async def main() -> None:
-        budget = BudgetMiddleware(reply=Budget(seconds=1_000))
-        agent = agent_of([calling(1, 3, 7, 5, tool="wait"), "done"], wait, middlewares=[budget])
-        await agent.reply("go")
-        assert agent.state_of(budget)["reply"]["seconds"] == pytest.approx(7, abs=0.1)
-
-    play(backend, main)
+    budget = BudgetMiddleware(reply=Budget(seconds=1_000))
+    agent = agent_of([calling(1, 3, 7, 5, tool="wait"), "done"], wait, middlewares=[budget])
+    await agent.reply("go")
+    assert agent.state_of(budget)["reply"]["seconds"] == pytest.approx(7, abs=0.1)
 
 
-@on_both_loops
-def test_a_question_costs_no_seconds(backend: str) -> None:
+@in_jumping_time
+async def test_a_question_costs_no_seconds() -> None:
     import anyio
 
     from agentrt.event import ConfirmResult, UserConfirmResultEvent
 
-    async def main() -> None:
-        budget = BudgetMiddleware(reply=Budget(seconds=60))
-        agent = agent_of([calling(1, 1), "done"], FunctionTool(add, ask=True), middlewares=[budget])
-        await agent.reply("go")
-        question = agent.waiting()
-        assert question is not None
-        await anyio.sleep(3_600)
-        answers = [ConfirmResult(True, block) for block in question.tool_calls]
-        message = await agent.reply(UserConfirmResultEvent(question.reply_id, answers))
-        assert message.finished_reason == "completed"
-        assert agent.state_of(budget)["reply"]["seconds"] < 1
-
-    play(backend, main)
+    budget = BudgetMiddleware(reply=Budget(seconds=60))
+    agent = agent_of([calling(1, 1), "done"], FunctionTool(add, ask=True), middlewares=[budget])
+    await agent.reply("go")
+    question = agent.waiting()
+    assert question is not None
+    await anyio.sleep(3_600)
+    answers = [ConfirmResult(True, block) for block in question.tool_calls]
+    message = await agent.reply(UserConfirmResultEvent(question.reply_id, answers))
+    assert message.finished_reason == "completed"
+    assert agent.state_of(budget)["reply"]["seconds"] < 1
 
 
 async def test_what_is_spent_is_json() -> None:

@@ -22,7 +22,7 @@ from agentrt.middleware import (
 )
 from tests.loop.helpers import agent_of
 from tests.middleware.budget.helpers import answer, requests
-from tests.middleware.fake_time import Clock, on_both_loops, play
+from tests.middleware.fake_time import Clock, in_jumping_time, on_both_loops, play
 from tests.middleware.redis_server import when_redis_fails
 
 DAY = 86_400
@@ -166,22 +166,19 @@ def test_while_a_store_fails_nothing_begins(
     assert "hunter2" not in caplog.text
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("does", ["raise", "hang"])
-def test_an_open_budget_learns_later_what_was_spent(backend: str, does: str) -> None:
-    async def main() -> None:
-        store = Failing(does)
-        agent = owned(store, [answer(60)] * 5, on_store_error="open")
-        started = anyio.current_time()
-        assert [await ask(agent) for _ in range(2)] == ["completed"] * 2
-        assert anyio.current_time() - started <= 0.25
-        store.does = "work"
-        guard = agent.middlewares[0]._scopes.owners._guard  # type: ignore[attr-defined]
-        guard._down_until = 0.0
-        assert await ask(agent) == "exceed_budget"
-        assert requests(agent) == 2
-
-    play(backend, main)
+async def test_an_open_budget_learns_later_what_was_spent(does: str) -> None:
+    store = Failing(does)
+    agent = owned(store, [answer(60)] * 5, on_store_error="open")
+    started = anyio.current_time()
+    assert [await ask(agent) for _ in range(2)] == ["completed"] * 2
+    assert anyio.current_time() - started <= 0.25
+    store.does = "work"
+    guard = agent.middlewares[0]._scopes.owners._guard  # type: ignore[attr-defined]
+    guard._down_until = 0.0
+    assert await ask(agent) == "exceed_budget"
+    assert requests(agent) == 2
 
 
 async def test_spending_that_could_not_be_told_is_told_later() -> None:

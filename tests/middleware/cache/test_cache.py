@@ -41,7 +41,7 @@ from agentrt.testing import approve, check_middleware
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import ToolChoice, ToolResponse
 from tests.loop.helpers import agent_of, call, items_of
-from tests.middleware.fake_time import Clock, on_both_loops, play
+from tests.middleware.fake_time import Clock, in_jumping_time, on_both_loops, play
 
 
 def fresh(agent: Agent) -> Agent:
@@ -403,67 +403,58 @@ class Slow(ChatModelBase):
         yield await self.answer(does, number)
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("stream", [True, False])
-def test_of_equal_calls_at_the_same_time_one_asks(backend: str, stream: bool) -> None:
-    async def main() -> None:
-        model, answers = Slow(["answer"], stream=stream), []
-        agent = Agent("a", model=model, middlewares=[CacheMiddleware()])
+async def test_of_equal_calls_at_the_same_time_one_asks(stream: bool) -> None:
+    model, answers = Slow(["answer"], stream=stream), []
+    agent = Agent("a", model=model, middlewares=[CacheMiddleware()])
 
-        async def caller() -> None:
-            answers.append(await ask(agent))
+    async def caller() -> None:
+        answers.append(await ask(agent))
 
-        async with anyio.create_task_group() as group:
-            for _ in range(20):
-                group.start_soon(caller)
-        assert (model.calls, answers) == (1, ["answer 0"] * 20)
-
-    play(backend, main)
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(caller)
+    assert (model.calls, answers) == (1, ["answer 0"] * 20)
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("does", ["fail", "hang", "cut"])
-def test_another_takes_the_place_of_one_that_brings_nothing(backend: str, does: str) -> None:
-    async def main() -> None:
-        model, answers = Slow([does, "answer"], stream=False), []
-        agent = Agent("a", model=model, middlewares=[CacheMiddleware()])
+async def test_another_takes_the_place_of_one_that_brings_nothing(does: str) -> None:
+    model, answers = Slow([does, "answer"], stream=False), []
+    agent = Agent("a", model=model, middlewares=[CacheMiddleware()])
 
-        async def leader() -> None:
-            with anyio.move_on_after(5):
-                try:
-                    await ask(agent)
-                except Transient:
-                    assert does == "fail"
+    async def leader() -> None:
+        with anyio.move_on_after(5):
+            try:
+                await ask(agent)
+            except Transient:
+                assert does == "fail"
 
-        async def caller() -> None:
-            answers.append(await ask(agent))
+    async def caller() -> None:
+        answers.append(await ask(agent))
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(leader)
-            await anyio.sleep(0.5)
-            for _ in range(3):
-                group.start_soon(caller)
-        # A cut answer is not for others, so each asks for itself; else the next one asks for all.
-        assert model.calls == (4 if does == "cut" else 2)
-        assert len(answers) == 3
-
-    play(backend, main)
+    async with anyio.create_task_group() as group:
+        group.start_soon(leader)
+        await anyio.sleep(0.5)
+        for _ in range(3):
+            group.start_soon(caller)
+    # A cut answer is not for others, so each asks for itself; else the next one asks for all.
+    assert model.calls == (4 if does == "cut" else 2)
+    assert len(answers) == 3
 
 
-@on_both_loops
-def test_a_call_does_not_wait_for_ever(backend: str) -> None:
-    async def main() -> None:
-        model = Slow(["hang", "answer"], stream=False)
-        agent = Agent("a", model=model, middlewares=[CacheMiddleware(flight_wait=10)])
-        async with anyio.create_task_group() as group:
-            group.start_soon(ask, agent)
-            await anyio.sleep(0.5)
-            started = anyio.current_time()
-            assert await ask(agent) == "answer 1"
-            assert anyio.current_time() - started == pytest.approx(11)
-            group.cancel_scope.cancel()
-
-    play(backend, main)
+@in_jumping_time
+async def test_a_call_does_not_wait_for_ever() -> None:
+    model = Slow(["hang", "answer"], stream=False)
+    agent = Agent("a", model=model, middlewares=[CacheMiddleware(flight_wait=10)])
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask, agent)
+        await anyio.sleep(0.5)
+        started = anyio.current_time()
+        assert await ask(agent) == "answer 1"
+        assert anyio.current_time() - started == pytest.approx(11)
+        group.cancel_scope.cancel()
 
 
 plans = st.lists(st.sampled_from(["answer", "fail", "hang", "cut"]), min_size=1, max_size=4)
@@ -621,26 +612,23 @@ async def test_equal_tool_calls_at_the_same_time_run_once() -> None:
     assert runs == ["a"]
 
 
-@on_both_loops
-def test_a_call_does_not_wait_for_the_call_that_it_is_part_of(backend: str) -> None:
-    async def main() -> None:
-        cache = CacheMiddleware(tools={"dig": 60}, when=lambda *_: False)
-        depths = count()
+@in_jumping_time
+async def test_a_call_does_not_wait_for_the_call_that_it_is_part_of() -> None:
+    cache = CacheMiddleware(tools={"dig": 60}, when=lambda *_: False)
+    depths = count()
 
-        async def dig(place: str) -> str | None:
-            """Dig."""
-            if next(depths) == 3:
-                return "ground"
-            script = [[call("1", "dig", place=place)], "dug"]
-            return await ask(agent_of(script, tool, middlewares=[cache]))
+    async def dig(place: str) -> str | None:
+        """Dig."""
+        if next(depths) == 3:
+            return "ground"
+        script = [[call("1", "dig", place=place)], "dug"]
+        return await ask(agent_of(script, tool, middlewares=[cache]))
 
-        tool = FunctionTool(dig, is_read_only=True)
-        started = anyio.current_time()
-        assert await ask(agent_of([[call("1", "dig", place="here")], "done"], tool, middlewares=[cache])) == "done"
-        assert anyio.current_time() == started
-        assert next(depths) == 4
-
-    play(backend, main)
+    tool = FunctionTool(dig, is_read_only=True)
+    started = anyio.current_time()
+    assert await ask(agent_of([[call("1", "dig", place="here")], "done"], tool, middlewares=[cache])) == "done"
+    assert anyio.current_time() == started
+    assert next(depths) == 4
 
 
 async def test_two_tools_of_one_name_do_not_share_results() -> None:

@@ -28,7 +28,7 @@ from agentrt.tool import FunctionTool
 from agentrt.types import ContextConfig, DeferredSchema, ToolChoice
 from agentrt_middleware.context.bm25 import rank
 from tests.loop.helpers import call
-from tests.middleware.fake_time import on_both_loops, play
+from tests.middleware.fake_time import in_jumping_time
 
 PAIR = {"find_tools", "call_tool"}
 DESCRIPTIONS = {
@@ -313,20 +313,17 @@ async def test_patterns_of_names_are_always_offered() -> None:
     assert offers(agent) == [{"play_song", "stop_song", "pay_invoice", *PAIR}]
 
 
-@on_both_loops
-def test_a_choice_that_hangs_is_given_up(backend: str, caplog: pytest.LogCaptureFixture) -> None:
+@in_jumping_time
+async def test_a_choice_that_hangs_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     async def hang(question: str, schemas: Any) -> list[str]:
         await anyio.sleep(1_000)
         return []
 
-    async def main() -> None:
-        agent = agent_of(ToolSelectorMiddleware(2, by=hang, timeout=5), ["Paid."])
-        started = anyio.current_time()
-        await agent.reply("Please pay the invoices of last week.")
-        assert anyio.current_time() - started == pytest.approx(5)
-        assert offers(agent) == [{"pay_invoice", "list_invoices", *PAIR}]
-
-    play(backend, main)
+    agent = agent_of(ToolSelectorMiddleware(2, by=hang, timeout=5), ["Paid."])
+    started = anyio.current_time()
+    await agent.reply("Please pay the invoices of last week.")
+    assert anyio.current_time() - started == pytest.approx(5)
+    assert offers(agent) == [{"pay_invoice", "list_invoices", *PAIR}]
     assert "failed: took longer than 5 s" in caplog.text
 
 

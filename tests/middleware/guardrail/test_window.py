@@ -18,7 +18,7 @@ from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, check_middleware
 from agentrt.tool import FunctionTool
 from tests.loop.helpers import call, items_of
-from tests.middleware.fake_time import on_both_loops, play, rebuilt
+from tests.middleware.fake_time import in_jumping_time, rebuilt
 
 SECRET = "canary-7"
 WINDOW = 40
@@ -175,10 +175,10 @@ async def test_an_error_of_the_model_leaves_unchanged() -> None:
     assert raised.value is error
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("stage", ["input", "output"])
 @pytest.mark.parametrize("is_yes", [False, True])
-def test_a_judge_gets_the_only_place_of_a_rate_limit(backend: str, stage: str, is_yes: bool) -> None:
+async def test_a_judge_gets_the_only_place_of_a_rate_limit(stage: str, is_yes: bool) -> None:
     """The request ends, also one that takes longer than a guard may, and then it is the judge's turn."""
 
     class Slow(MiddlewareBase):
@@ -191,34 +191,28 @@ def test_a_judge_gets_the_only_place_of_a_rate_limit(backend: str, stage: str, i
                 await anyio.sleep(4)
                 yield piece
 
-    async def main() -> None:
-        judge = Judge(ScriptedChatModel([verdict(is_yes=is_yes)] * 20, model="judge"), "Is it rude?")
-        stages: dict[str, Any] = {stage: judge}
-        options = {"window": WINDOW} if stage == "output" else {}
-        layers = [GuardrailMiddleware(**stages, **options), RateLimitMiddleware(max_concurrency=1), Slow()]
-        model = ScriptedChatModel([["word " * 10] * 6], stream=True)
-        agent = Agent("a", model=model, middlewares=layers)
-        message = await agent.reply("go")
-        assert message.finished_reason == ("guardrail" if is_yes else "completed")
-        assert is_yes or message.get_text_content() == "word " * 60
-
-    play(backend, main)
+    judge = Judge(ScriptedChatModel([verdict(is_yes=is_yes)] * 20, model="judge"), "Is it rude?")
+    stages: dict[str, Any] = {stage: judge}
+    options = {"window": WINDOW} if stage == "output" else {}
+    layers = [GuardrailMiddleware(**stages, **options), RateLimitMiddleware(max_concurrency=1), Slow()]
+    model = ScriptedChatModel([["word " * 10] * 6], stream=True)
+    agent = Agent("a", model=model, middlewares=layers)
+    message = await agent.reply("go")
+    assert message.finished_reason == ("guardrail" if is_yes else "completed")
+    assert is_yes or message.get_text_content() == "word " * 60
 
 
-@on_both_loops
-def test_a_guard_that_hangs_is_given_up_after_the_request(backend: str) -> None:
+@in_jumping_time
+async def test_a_guard_that_hangs_is_given_up_after_the_request() -> None:
     async def hangs(value: Any, agent: Any) -> None:
         await anyio.sleep_forever()
 
-    async def main() -> None:
-        for options in ({"output": hangs, "window": WINDOW}, {"input": hangs}):
-            started = anyio.current_time()
-            layer = GuardrailMiddleware(**options, timeout=5)  # type: ignore[arg-type]
-            agent = Agent("a", model=ScriptedChatModel([["word " * 10] * 6]), middlewares=[layer])
-            assert (await agent.reply("go")).finished_reason == "guardrail"
-            assert anyio.current_time() - started == pytest.approx(5, abs=1)
-
-    play(backend, main)
+    for options in ({"output": hangs, "window": WINDOW}, {"input": hangs}):
+        started = anyio.current_time()
+        layer = GuardrailMiddleware(**options, timeout=5)  # type: ignore[arg-type]
+        agent = Agent("a", model=ScriptedChatModel([["word " * 10] * 6]), middlewares=[layer])
+        assert (await agent.reply("go")).finished_reason == "guardrail"
+        assert anyio.current_time() - started == pytest.approx(5, abs=1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from agentrt.middleware import Budget, BudgetMiddleware, MiddlewareBase, ModelRo
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.testing import check_middleware
 from tests.loop.helpers import add, call
-from tests.middleware.fake_time import on_both_loops, play
+from tests.middleware.fake_time import in_jumping_time
 
 
 def models() -> dict[str, Any]:
@@ -118,18 +118,15 @@ async def test_a_failed_choice_holds_for_its_reply_alone() -> None:
     assert [await ask(agent, "go") for _ in range(3)] == ["three", "small 0", "small 1"]
 
 
-@on_both_loops
-def test_a_choice_that_hangs_is_given_up(backend: str, caplog: pytest.LogCaptureFixture) -> None:
+@in_jumping_time
+async def test_a_choice_that_hangs_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     async def choose(agent: Agent, messages: Any) -> str:
         await anyio.sleep(1_000)
         return "small"
 
-    async def main() -> None:
-        started = anyio.current_time()
-        assert await ask(routed(choose, timeout=5), "go") == "own"
-        assert anyio.current_time() - started == pytest.approx(5)
-
-    play(backend, main)
+    started = anyio.current_time()
+    assert await ask(routed(choose, timeout=5), "go") == "own"
+    assert anyio.current_time() - started == pytest.approx(5)
     assert "choose() took longer than 5 s, so the agent's model answers" in caplog.text
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from agentrt_middleware.rate_limit.distributed import SharedLimiter
 from agentrt_middleware.rate_limit.usage_window import RateLimits, Refusal
-from tests.middleware.fake_time import on_both_loops, play
+from tests.middleware.fake_time import in_jumping_time
 
 PATIENCE = 10.0  # seconds; only a failure waits that long
 
@@ -193,17 +193,14 @@ async def test_an_end_reported_by_another_thread_is_reported_once(parts):
     assert store.ended == []
 
 
-@on_both_loops
-def test_the_store_error_policy_applies_within_250_ms(backend):
-    async def main() -> float:
-        store = Store()
-        store.gate = anyio.Event()  # never set: the store hangs
-        limiter = SharedLimiter(RateLimits(max_concurrency=1), store, "key")
-        start = anyio.current_time()
-        lease = await limiter.acquire()
-        waited = anyio.current_time() - start
-        store.gate.set()
-        await lease.settle()
-        return waited
-
-    assert 0 < play(backend, main) <= 0.25
+@in_jumping_time
+async def test_the_store_error_policy_applies_within_250_ms():
+    store = Store()
+    store.gate = anyio.Event()  # never set: the store hangs
+    limiter = SharedLimiter(RateLimits(max_concurrency=1), store, "key")
+    start = anyio.current_time()
+    lease = await limiter.acquire()
+    waited = anyio.current_time() - start
+    store.gate.set()
+    await lease.settle()
+    assert 0 < waited <= 0.25

@@ -31,22 +31,20 @@ from agentrt_middleware.rate_limit.distributed import SharedLimiter
 from agentrt_middleware.rate_limit.queue import Limiter
 from agentrt_middleware.rate_limit.usage_window import RateLimits
 from tests.loop.helpers import add
-from tests.middleware.fake_time import Clock, on_both_loops, play
+from tests.middleware.fake_time import Clock, in_jumping_time, on_both_loops, play
 
 BACKENDS = ["asyncio", "trio"]
 names = (f"key-{number}" for number in count())
 
 
 class Starts:
-    """Makes models that record the times of their calls, beginning with 0."""
+    """Makes models that record the times of their calls, since it was made itself."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
-        self._origin: float | None = None
+        self._origin = anyio.current_time()
 
     def now(self) -> float:
-        if self._origin is None:
-            self._origin = anyio.current_time()
         return round(anyio.current_time() - self._origin, 3)
 
     def model(self, *responses: Any, seconds: float = 0.0, name: str = "scripted") -> ScriptedChatModel:
@@ -86,21 +84,16 @@ async def events_of(agent: Agent, starts: Starts, found: list[Any]) -> None:
                 found.append((starts.now(), event.name, event.value))
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
-def test_twenty_calls_at_once_start_one_interval_apart(backend: str, seconds: float) -> None:
+async def test_twenty_calls_at_once_start_one_interval_apart(seconds: float) -> None:
     starts = Starts()
-
-    async def main() -> None:
-        starts.now()
-        agent = Agent("a", model=starts.model(seconds=seconds), middlewares=[RateLimitMiddleware(min_interval=0.2)])
-        await at_once(*replies(agent, 20))
-
-    play(backend, main)
+    agent = Agent("a", model=starts.model(seconds=seconds), middlewares=[RateLimitMiddleware(min_interval=0.2)])
+    await at_once(*replies(agent, 20))
     assert starts.times == [round(0.2 * number, 3) for number in range(20)]
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -112,21 +105,16 @@ def test_twenty_calls_at_once_start_one_interval_apart(backend: str, seconds: fl
         ({"max_concurrency": 2}, [0, 0, 5, 5]),
     ],
 )
-def test_calls_start_as_soon_as_the_limits_allow(backend: str, options: dict[str, Any], expected: list[float]) -> None:
+async def test_calls_start_as_soon_as_the_limits_allow(options: dict[str, Any], expected: list[float]) -> None:
     starts = Starts()
-
-    async def main() -> None:
-        starts.now()
-        agent = Agent("a", model=starts.model(seconds=5), middlewares=[RateLimitMiddleware(**options)])
-        await at_once(*replies(agent, 4))
-
-    play(backend, main)
+    agent = Agent("a", model=starts.model(seconds=5), middlewares=[RateLimitMiddleware(**options)])
+    await at_once(*replies(agent, 4))
     assert starts.times == expected
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("jump", [-1e6, 1e6])
-def test_the_wall_clock_does_not_matter(backend: str, jump: float, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wall_clock_does_not_matter(jump: float, monkeypatch: pytest.MonkeyPatch) -> None:
     starts, wall = Starts(), time.time
 
     def set_the_clock(messages: Any, tools: Any) -> str:
@@ -134,25 +122,17 @@ def test_the_wall_clock_does_not_matter(backend: str, jump: float, monkeypatch: 
         monkeypatch.setattr(time, "time", lambda: wall() + jump * len(starts.times))
         return "Hello."
 
-    async def main() -> None:
-        starts.now()
-        layer = RateLimitMiddleware(requests_per_minute=2, min_interval=1)
-        agent = Agent("a", model=ScriptedChatModel(repeat(set_the_clock)), middlewares=[layer])
-        await at_once(*replies(agent, 4))
-
-    play(backend, main)
+    layer = RateLimitMiddleware(requests_per_minute=2, min_interval=1)
+    agent = Agent("a", model=ScriptedChatModel(repeat(set_the_clock)), middlewares=[layer])
+    await at_once(*replies(agent, 4))
     assert starts.times == [0, 1, 30, 60]
 
 
-@on_both_loops
-def test_a_wait_is_announced_in_advance_with_its_length(backend: str) -> None:
+@in_jumping_time
+async def test_a_wait_is_announced_in_advance_with_its_length() -> None:
     starts, found = Starts(), list[Any]()
-
-    async def main() -> None:
-        agent = Agent("a", model=starts.model(), middlewares=[RateLimitMiddleware(min_interval=0.5)])
-        await at_once(*[partial(events_of, agent, starts, found) for _ in range(3)])
-
-    play(backend, main)
+    agent = Agent("a", model=starts.model(), middlewares=[RateLimitMiddleware(min_interval=0.5)])
+    await at_once(*[partial(events_of, agent, starts, found) for _ in range(3)])
     assert [(time, name, value["reason"], value["ahead"]) for time, name, value in found] == [
         (0, "rate_limit_wait", "min_interval", 0),
         (0, "rate_limit_wait", "min_interval", 1),
@@ -160,35 +140,25 @@ def test_a_wait_is_announced_in_advance_with_its_length(backend: str) -> None:
     assert [round(value["wait_seconds"], 3) for _, _, value in found] == [0.5, 1.0]
 
 
-@on_both_loops
-def test_only_middlewares_with_the_same_key_share_limits(backend: str) -> None:
+@in_jumping_time
+async def test_only_middlewares_with_the_same_key_share_limits() -> None:
     shared, alone = Starts(), Starts()
     key = next(names)
-
-    async def main() -> None:
-        shared.now(), alone.now()
-        calls = []
-        for starts, name in ((shared, key), (shared, key), (alone, next(names))):
-            layer = RateLimitMiddleware(min_interval=1, key=name)
-            calls += replies(Agent("a", model=starts.model(), middlewares=[layer]), 2)
-        await at_once(*calls)
-
-    play(backend, main)
+    calls = []
+    for starts, name in ((shared, key), (shared, key), (alone, next(names))):
+        layer = RateLimitMiddleware(min_interval=1, key=name)
+        calls += replies(Agent("a", model=starts.model(), middlewares=[layer]), 2)
+    await at_once(*calls)
     assert shared.times == [0, 1, 2, 3]
     assert alone.times == [0, 1]
 
 
-@on_both_loops
-def test_without_a_key_each_model_has_a_limit_of_its_own(backend: str) -> None:
+@in_jumping_time
+async def test_without_a_key_each_model_has_a_limit_of_its_own() -> None:
     starts = {name: Starts() for name in ("first", "second")}
-
-    async def main() -> None:
-        layer = RateLimitMiddleware(min_interval=1)
-        agents = [Agent("a", model=start.model(name=name), middlewares=[layer]) for name, start in starts.items()]
-        [start.now() for start in starts.values()]
-        await at_once(*[call for agent in agents for call in replies(agent, 2)])
-
-    play(backend, main)
+    layer = RateLimitMiddleware(min_interval=1)
+    agents = [Agent("a", model=start.model(name=name), middlewares=[layer]) for name, start in starts.items()]
+    await at_once(*[call for agent in agents for call in replies(agent, 2)])
     assert [start.times for start in starts.values()] == [[0, 1], [0, 1]]
 
 
@@ -234,60 +204,48 @@ def test_models_of_one_account_share_a_limit_without_its_api_key() -> None:
     assert "canary" not in repr(rate_limit._limiters)
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("broken_stream", [False, True])
-def test_a_retry_after_holds_all_calls(backend: str, broken_stream: bool) -> None:
+async def test_a_retry_after_holds_all_calls(broken_stream: bool) -> None:
     starts, found = Starts(), list[Any]()
     error = RateLimited(retry_after=7)
     refused: Any = ["Hel", error] if broken_stream else error
+    model = starts.model(refused, "Hello.", "Hello.", "Hello.", seconds=1)
+    layer = RateLimitMiddleware(min_interval=0.4, max_concurrency=2)
+    agent = Agent("a", model=model, middlewares=[layer])
 
-    async def main() -> None:
-        model = starts.model(refused, "Hello.", "Hello.", "Hello.", seconds=1)
-        layer = RateLimitMiddleware(min_interval=0.4, max_concurrency=2)
-        agent = Agent("a", model=model, middlewares=[layer])
+    async def first() -> None:
+        with pytest.raises(RateLimited):
+            await agent.with_state(AgentState()).reply("go")
 
-        async def first() -> None:
-            with pytest.raises(RateLimited):
-                await agent.with_state(AgentState()).reply("go")
-
-        await at_once(first, *[partial(events_of, agent, starts, found) for _ in range(3)])
-
-    play(backend, main)
+    await at_once(first, *[partial(events_of, agent, starts, found) for _ in range(3)])
     assert starts.times == [0, 0.4, 8, 8.4]
     assert [value["reason"] for time, _, value in found if time == 1] == ["retry_after"] * 2
 
 
-@on_both_loops
-def test_a_wrong_estimate_is_refunded_or_becomes_a_debt(backend: str) -> None:
+@in_jumping_time
+async def test_a_wrong_estimate_is_refunded_or_becomes_a_debt() -> None:
     starts = Starts()
-
-    async def main() -> list[float]:
-        limiter = Limiter(RateLimits(tokens_per_minute=60_000))
-        started = []
-        starts.now()
-        for actual in (61_000, 100, 0, 62_000, 0):
-            lease = await limiter.acquire(1_000)
-            started.append(starts.now())
-            await lease.settle(actual)
-            await lease.settle(50_000)  # only the first time counts
-        return started
+    limiter = Limiter(RateLimits(tokens_per_minute=60_000))
+    started = []
+    for actual in (61_000, 100, 0, 62_000, 0):
+        lease = await limiter.acquire(1_000)
+        started.append(starts.now())
+        await lease.settle(actual)
+        await lease.settle(50_000)  # only the first time counts
 
     # Tokens come back at 1000 a second, and each call needs room for 1000.
-    assert play(backend, main) == [0, 2, 2.1, 2.1, 64.1]
+    assert started == [0, 2, 2.1, 2.1, 64.1]
 
 
-@on_both_loops
-def test_a_call_counts_with_the_tokens_that_it_took(backend: str) -> None:
+@in_jumping_time
+async def test_a_call_counts_with_the_tokens_that_it_took() -> None:
     starts = Starts()
+    model = starts.model(used(1_100, 100), used(0, 1), used(0, 1))
+    agent = Agent("a", model=model, middlewares=[RateLimitMiddleware(tokens_per_minute=600)])
+    for call in replies(agent, 3):
+        await call()
 
-    async def main() -> None:
-        starts.now()
-        model = starts.model(used(1_100, 100), used(0, 1), used(0, 1))
-        agent = Agent("a", model=model, middlewares=[RateLimitMiddleware(tokens_per_minute=600)])
-        for call in replies(agent, 3):
-            await call()
-
-    play(backend, main)
     # 1200 were used of 600. The next call, which is expected to take 100 and a few, waits until these fit; it takes a
     # single one, so that they fit again.
     assert starts.times[0] == 0
@@ -297,17 +255,16 @@ def test_a_call_counts_with_the_tokens_that_it_took(backend: str) -> None:
 
 @pytest.mark.parametrize("reserve", [False, True])
 def test_first_calls_stay_within_the_limit_if_they_reserve(reserve: bool) -> None:
-    starts = Starts()
-
-    async def main() -> None:
+    async def main() -> int:
+        starts = Starts()
         model = starts.model(*[used(10, 2_500)] * 60, seconds=1.0)
         model.settings = {"max_tokens": 2_500}
         layer = RateLimitMiddleware(tokens_per_minute=10_000, reserve=reserve)
         with anyio.move_on_after(59):
             await at_once(*replies(Agent("a", model=model, middlewares=[layer]), 60))
+        return 2_510 * len(starts.times)
 
-    play("asyncio", main)
-    used_tokens = 2_510 * len(starts.times)
+    used_tokens = play("asyncio", main)
     assert (used_tokens <= 20_000) is reserve
 
 
@@ -317,19 +274,15 @@ async def test_reserving_for_a_model_of_unknown_length_is_refused() -> None:
         await Agent("a", model=ScriptedChatModel(["never"]), middlewares=[layer]).reply("go")
 
 
-@on_both_loops
-def test_without_reported_usage_the_estimate_stays(backend: str) -> None:
+@in_jumping_time
+async def test_without_reported_usage_the_estimate_stays() -> None:
     starts = Starts()
+    response = ChatResponse([TextBlock("Hello.")])
+    model = starts.model(*[response] * 3)
+    agent = Agent("a", model=model, middlewares=[RateLimitMiddleware(tokens_per_minute=600)])
+    for call in replies(agent, 3):
+        await call()
 
-    async def main() -> None:
-        starts.now()
-        response = ChatResponse([TextBlock("Hello.")])
-        model = starts.model(*[response] * 3)
-        agent = Agent("a", model=model, middlewares=[RateLimitMiddleware(tokens_per_minute=600)])
-        for call in replies(agent, 3):
-            await call()
-
-    play(backend, main)
     assert starts.times[:2] == [0, 0]
     assert 10 < starts.times[2] < 60
 
@@ -374,7 +327,7 @@ async def ask_and_leave_after(agent: Agent, deltas: int) -> None:
                 return
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize(
     ("pieces", "how", "taken"),
     [
@@ -385,43 +338,35 @@ async def ask_and_leave_after(agent: Agent, deltas: int) -> None:
         ([Transient("cut")], "broken off", ASKED),
     ],
 )
-def test_an_unfinished_stream_counts_with_what_was_seen_of_it(
-    backend: str, pieces: list[Any], how: str, taken: float
-) -> None:
-    async def main() -> None:
-        layer = RateLimitMiddleware(tokens_per_minute=60_000)
-        agent = Agent("a", model=Words(*pieces), middlewares=[layer])
-        with anyio.move_on_after(0.01 if how == "cancelled" else inf):
-            if how == "broken off":
-                with pytest.raises(Transient):
-                    await agent.reply("go")
-            else:
-                await ask_and_leave_after(agent, 4 if how == "left" else 99)
-        assert level_of(layer) == pytest.approx(taken, abs=1.1)
-        seen = 4 if len(pieces) > 1 else 256
-        assert layer._tokens_of(Words(), ASKED).expected == pytest.approx(seen + ASKED, abs=1.1)
-
-    play(backend, main)
+async def test_an_unfinished_stream_counts_with_what_was_seen_of_it(pieces: list[Any], how: str, taken: float) -> None:
+    layer = RateLimitMiddleware(tokens_per_minute=60_000)
+    agent = Agent("a", model=Words(*pieces), middlewares=[layer])
+    with anyio.move_on_after(0.01 if how == "cancelled" else inf):
+        if how == "broken off":
+            with pytest.raises(Transient):
+                await agent.reply("go")
+        else:
+            await ask_and_leave_after(agent, 4 if how == "left" else 99)
+    assert level_of(layer) == pytest.approx(taken, abs=1.1)
+    seen = 4 if len(pieces) > 1 else 256
+    assert layer._tokens_of(Words(), ASKED).expected == pytest.approx(seen + ASKED, abs=1.1)
 
 
-@on_both_loops
-def test_each_model_has_an_estimate_capped_by_its_max_tokens(backend: str) -> None:
+@in_jumping_time
+async def test_each_model_has_an_estimate_capped_by_its_max_tokens() -> None:
     def expected(layer: RateLimitMiddleware, **options: Any) -> float:
         return layer._tokens_of(Words(**options), ASKED).expected - ASKED
 
-    async def main() -> None:
-        layer = RateLimitMiddleware(tokens_per_minute=60_000)
-        assert expected(layer) == pytest.approx(256, abs=1)
-        assert expected(layer, settings={"max_tokens": 30}) == pytest.approx(30, abs=1)
-        assert expected(layer, settings={"max_completion_tokens": 20}) == pytest.approx(20, abs=1)
-        await Agent("a", model=Words(used(10, 4_000), stream=False), middlewares=[layer]).reply("go")
-        assert expected(layer) == pytest.approx(4_000, abs=1)
-        assert expected(layer, name="other") == pytest.approx(256, abs=1)
-
-    play(backend, main)
+    layer = RateLimitMiddleware(tokens_per_minute=60_000)
+    assert expected(layer) == pytest.approx(256, abs=1)
+    assert expected(layer, settings={"max_tokens": 30}) == pytest.approx(30, abs=1)
+    assert expected(layer, settings={"max_completion_tokens": 20}) == pytest.approx(20, abs=1)
+    await Agent("a", model=Words(used(10, 4_000), stream=False), middlewares=[layer]).reply("go")
+    assert expected(layer) == pytest.approx(4_000, abs=1)
+    assert expected(layer, name="other") == pytest.approx(256, abs=1)
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize(
     ("usage", "counted"),
     [
@@ -435,17 +380,14 @@ def test_each_model_has_an_estimate_capped_by_its_max_tokens(backend: str) -> No
     ],
     ids=str,
 )
-def test_an_impossible_usage_is_capped_logged_and_not_learned(
-    backend: str, usage: ChatUsage, counted: float, caplog: pytest.LogCaptureFixture
+async def test_an_impossible_usage_is_capped_logged_and_not_learned(
+    usage: ChatUsage, counted: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        layer = RateLimitMiddleware(tokens_per_minute=60)
-        response = ChatResponse([TextBlock("Hello.")], usage=usage)
-        await Agent("a", model=Words(response, stream=False), middlewares=[layer]).reply("go")
-        assert level_of(layer) == pytest.approx(counted, abs=1)
-        assert layer._tokens_of(Words(), ASKED).expected == pytest.approx(256 + ASKED, abs=1.1)
-
-    play(backend, main)
+    layer = RateLimitMiddleware(tokens_per_minute=60)
+    response = ChatResponse([TextBlock("Hello.")], usage=usage)
+    await Agent("a", model=Words(response, stream=False), middlewares=[layer]).reply("go")
+    assert level_of(layer) == pytest.approx(counted, abs=1)
+    assert layer._tokens_of(Words(), ASKED).expected == pytest.approx(256 + ASKED, abs=1.1)
     assert "is impossible" in caplog.text
 
 
@@ -465,38 +407,32 @@ def test_a_replayed_answer_uses_no_tokens_and_teaches_nothing() -> None:
     assert (tokens.count(1_000.0), lengths.expected) == (0, 256)
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     "odd",
     [{"content": None}, {"content": [TextBlock(None)]}, {"usage": {"input_tokens": 1}}],  # type: ignore[arg-type]
     ids=["no blocks", "no text", "a dict"],
 )
-def test_an_answer_that_cannot_be_counted_gives_its_place_back(backend: str, odd: Any, stream: bool) -> None:
-    async def main() -> None:
-        response = ChatResponse([TextBlock("Hello.")])
-        for field, value in odd.items():
-            setattr(response, field, value)
-        layer = RateLimitMiddleware(tokens_per_minute=60_000, max_concurrency=1)
-        with suppress(Exception):  # the limiter does not judge the answer
-            await Agent("a", model=Words(response, stream=stream), middlewares=[layer]).reply("go")
-        (limiter,) = layer._own.values()
-        assert limiter.usage.active == 0
-
-    play(backend, main)
+async def test_an_answer_that_cannot_be_counted_gives_its_place_back(odd: Any, stream: bool) -> None:
+    response = ChatResponse([TextBlock("Hello.")])
+    for field, value in odd.items():
+        setattr(response, field, value)
+    layer = RateLimitMiddleware(tokens_per_minute=60_000, max_concurrency=1)
+    with suppress(Exception):  # the limiter does not judge the answer
+        await Agent("a", model=Words(response, stream=stream), middlewares=[layer]).reply("go")
+    (limiter,) = layer._own.values()
+    assert limiter.usage.active == 0
 
 
-@on_both_loops
-def test_an_oversized_request_starts_when_idle_and_is_drained(backend: str) -> None:
-    async def main() -> list[float]:
-        starts, limiter, started = Starts(), Limiter(RateLimits(tokens_per_minute=60)), []
-        starts.now()
-        for tokens in (1, 180, 1):
-            await limiter.acquire(tokens)
-            started.append(starts.now())
-        return started
+@in_jumping_time
+async def test_an_oversized_request_starts_when_idle_and_is_drained() -> None:
+    starts, limiter, started = Starts(), Limiter(RateLimits(tokens_per_minute=60)), []
+    for tokens in (1, 180, 1):
+        await limiter.acquire(tokens)
+        started.append(starts.now())
 
-    assert play(backend, main) == [0, 1, 122]
+    assert started == [0, 1, 122]
 
 
 class TakeOne(MiddlewareBase):
@@ -513,130 +449,103 @@ class TakeOne(MiddlewareBase):
         return ChatResponse([TextBlock("Mine.")])
 
 
-@on_both_loops
+@in_jumping_time
 @pytest.mark.parametrize("pieces", [0, 1])
-def test_a_stream_holds_its_place_until_it_is_closed_read_or_not(backend: str, pieces: int) -> None:
+async def test_a_stream_holds_its_place_until_it_is_closed_read_or_not(pieces: int) -> None:
     starts = Starts()
-
-    async def main() -> None:
-        starts.now()
-        layer = RateLimitMiddleware(max_concurrency=1)
-        agent = Agent("a", model=starts.model(), middlewares=[TakeOne(pieces), layer])
-        await at_once(*replies(agent, 3))
-
-    play(backend, main)
+    layer = RateLimitMiddleware(max_concurrency=1)
+    agent = Agent("a", model=starts.model(), middlewares=[TakeOne(pieces), layer])
+    await at_once(*replies(agent, 3))
     assert starts.times == [0, 3, 6]
 
 
-@on_both_loops
-def test_a_place_is_given_back_however_the_call_ends(backend: str) -> None:
-    async def main() -> None:
-        starts = Starts()
-        model = starts.model(ValueError("no"), ["Hel", ValueError("no")], "Hello there.", "Hello there.", seconds=1)
-        layer = RateLimitMiddleware(max_concurrency=1, max_wait=0)
-        agent = Agent("a", model=model, middlewares=[layer])
-        for _ in range(2):
-            with pytest.raises(ValueError, match="no"):
-                await agent.with_state(AgentState()).reply("go")
-        with anyio.move_on_after(0.5):
+@in_jumping_time
+async def test_a_place_is_given_back_however_the_call_ends() -> None:
+    starts = Starts()
+    model = starts.model(ValueError("no"), ["Hel", ValueError("no")], "Hello there.", "Hello there.", seconds=1)
+    layer = RateLimitMiddleware(max_concurrency=1, max_wait=0)
+    agent = Agent("a", model=model, middlewares=[layer])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
             await agent.with_state(AgentState()).reply("go")
-        async with agent.with_state(AgentState()).reply_stream("go") as stream:
-            async for event in stream:
-                if event.type == "TEXT_BLOCK_DELTA":
-                    break
-        (limiter,) = layer._own.values()
-        assert limiter.usage.active == 0
+    with anyio.move_on_after(0.5):
+        await agent.with_state(AgentState()).reply("go")
+    async with agent.with_state(AgentState()).reply_stream("go") as stream:
+        async for event in stream:
+            if event.type == "TEXT_BLOCK_DELTA":
+                break
+    (limiter,) = layer._own.values()
+    assert limiter.usage.active == 0
 
-    play(backend, main)
 
-
-@on_both_loops
-def test_a_wait_that_is_known_to_be_too_long_is_refused_at_once(backend: str) -> None:
-    async def main() -> None:
-        starts = Starts()
-        layer = RateLimitMiddleware(requests_per_minute=1, max_wait=59)
-        agent = Agent("a", model=starts.model(), middlewares=[layer])
+@in_jumping_time
+async def test_a_wait_that_is_known_to_be_too_long_is_refused_at_once() -> None:
+    starts = Starts()
+    layer = RateLimitMiddleware(requests_per_minute=1, max_wait=59)
+    agent = Agent("a", model=starts.model(), middlewares=[layer])
+    await agent.reply("go")
+    with pytest.raises(RateLimitTimeout, match=r"requests_per_minute.*60 s.*max_wait=59") as caught:
         await agent.reply("go")
-        with pytest.raises(RateLimitTimeout, match=r"requests_per_minute.*60 s.*max_wait=59") as caught:
-            await agent.reply("go")
-        assert caught.value.retry_after == pytest.approx(60)
-        assert starts.now() == 0
-
-    play(backend, main)
+    assert caught.value.retry_after == pytest.approx(60)
+    assert starts.now() == 0
 
 
-@on_both_loops
-def test_the_place_in_the_queue_counts_for_how_long_the_wait_is(backend: str) -> None:
-    async def main() -> list[Any]:
-        starts, limiter = Starts(), Limiter(RateLimits(min_interval=1))
-        ended: list[Any] = []
-        starts.now()
+@in_jumping_time
+async def test_the_place_in_the_queue_counts_for_how_long_the_wait_is() -> None:
+    starts, limiter = Starts(), Limiter(RateLimits(min_interval=1))
+    ended: list[Any] = []
 
-        async def call() -> None:
-            try:
-                await limiter.acquire(max_wait=2)
-                ended.append(starts.now())
-            except RateLimitTimeout as error:
-                ended.append((starts.now(), error.retry_after))
+    async def call() -> None:
+        try:
+            await limiter.acquire(max_wait=2)
+            ended.append(starts.now())
+        except RateLimitTimeout as error:
+            ended.append((starts.now(), error.retry_after))
 
-        await at_once(*[call] * 5)
-        return ended
-
-    assert play(backend, main) == [0, (0, pytest.approx(3)), (0, pytest.approx(3)), 1, 2]
+    await at_once(*[call] * 5)
+    assert ended == [0, (0, pytest.approx(3)), (0, pytest.approx(3)), 1, 2]
 
 
-@on_both_loops
-def test_a_waiter_that_moved_up_is_not_refused_for_past_waiters(backend: str) -> None:
-    async def main() -> float:
-        starts, limiter = Starts(), Limiter(RateLimits(min_interval=1))
-        starts.now()
-        await limiter.acquire()
-        with anyio.CancelScope() as gone:
-            async with anyio.create_task_group() as group:
-                for _ in range(5):
-                    group.start_soon(limiter.acquire)
-                await let_others_run()
-                gone.cancel()
-        await at_once(partial(limiter.acquire, max_wait=6), partial(limiter.block, 1.5))
-        return starts.now()
-
-    assert play(backend, main) == 1.5
+@in_jumping_time
+async def test_a_waiter_that_moved_up_is_not_refused_for_past_waiters() -> None:
+    starts, limiter = Starts(), Limiter(RateLimits(min_interval=1))
+    await limiter.acquire()
+    with anyio.CancelScope() as gone:
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(limiter.acquire)
+            await let_others_run()
+            gone.cancel()
+    await at_once(partial(limiter.acquire, max_wait=6), partial(limiter.block, 1.5))
+    assert starts.now() == 1.5
 
 
-@on_both_loops
-def test_a_wait_of_unknown_length_is_given_up_after_max_wait(backend: str) -> None:
-    async def main() -> None:
-        starts, limiter = Starts(), Limiter(RateLimits(max_concurrency=1))
-        await limiter.acquire()
-        starts.now()
-        with pytest.raises(RateLimitTimeout, match="max_concurrency"):
-            await limiter.acquire(max_wait=4)
-        assert starts.now() == 4
-
-    play(backend, main)
+@in_jumping_time
+async def test_a_wait_of_unknown_length_is_given_up_after_max_wait() -> None:
+    starts, limiter = Starts(), Limiter(RateLimits(max_concurrency=1))
+    await limiter.acquire()
+    with pytest.raises(RateLimitTimeout, match="max_concurrency"):
+        await limiter.acquire(max_wait=4)
+    assert starts.now() == 4
 
 
-@on_both_loops
-def test_a_too_long_retry_after_refuses_waiters_at_once(backend: str) -> None:
-    async def main() -> list[Any]:
-        starts, limiter = Starts(), Limiter(RateLimits(min_interval=5))
-        failed: list[Any] = []
-        starts.now()
-        await limiter.acquire()
+@in_jumping_time
+async def test_a_too_long_retry_after_refuses_waiters_at_once() -> None:
+    starts, limiter = Starts(), Limiter(RateLimits(min_interval=5))
+    failed: list[Any] = []
+    await limiter.acquire()
 
-        async def call() -> None:
-            with pytest.raises(RateLimitTimeout):
-                await limiter.acquire(max_wait=30)
-            failed.append(starts.now())
+    async def call() -> None:
+        with pytest.raises(RateLimitTimeout):
+            await limiter.acquire(max_wait=30)
+        failed.append(starts.now())
 
-        async def block() -> None:
-            await anyio.sleep(2)
-            await limiter.block(100)
+    async def block() -> None:
+        await anyio.sleep(2)
+        await limiter.block(100)
 
-        await at_once(call, call, block)
-        return failed
-
-    assert play(backend, main) == [2, 2]
+    await at_once(call, call, block)
+    assert failed == [2, 2]
 
 
 @pytest.mark.parametrize("seconds", [-5.0, 0.0, float("nan")])
@@ -665,48 +574,43 @@ def refused_with(seconds: float) -> Callable[..., Awaitable[Any]]:
     return ask
 
 
-@on_both_loops
-def test_waiters_use_a_raised_limit_at_once(backend: str) -> None:
-    async def main() -> float:
-        starts, key = Starts(), next(names)
-        RateLimitMiddleware(max_concurrency=1, key=key)
-        limiter = rate_limit._limiters[key, None]
-        starts.now()
+@in_jumping_time
+async def test_waiters_use_a_raised_limit_at_once() -> None:
+    starts, key = Starts(), next(names)
+    RateLimitMiddleware(max_concurrency=1, key=key)
+    limiter = rate_limit._limiters[key, None]
 
-        async def widen() -> None:
-            RateLimitMiddleware(max_concurrency=3, key=key)
+    async def widen() -> None:
+        RateLimitMiddleware(max_concurrency=3, key=key)
 
-        with anyio.fail_after(60):
-            await at_once(*[limiter.acquire] * 3, widen)
-        return starts.now()
+    with anyio.fail_after(60):
+        await at_once(*[limiter.acquire] * 3, widen)
 
-    assert play(backend, main) == 0
+    assert starts.now() == 0
 
 
-@on_both_loops
-def test_a_waiter_cancelled_right_after_waking_wakes_the_next(backend: str) -> None:
-    async def main() -> list[str]:
-        limiter, started = Limiter(RateLimits(max_concurrency=1)), list[str]()
-        lease = await limiter.acquire()
+@in_jumping_time
+async def test_a_waiter_cancelled_right_after_waking_wakes_the_next() -> None:
+    limiter, started = Limiter(RateLimits(max_concurrency=1)), list[str]()
+    lease = await limiter.acquire()
 
-        async def call(name: str, scope: anyio.CancelScope) -> None:
-            with scope:
-                lease = await limiter.acquire()
-                started.append(name)
-                await lease.settle()
+    async def call(name: str, scope: anyio.CancelScope) -> None:
+        with scope:
+            lease = await limiter.acquire()
+            started.append(name)
+            await lease.settle()
 
-        first, second = anyio.CancelScope(), anyio.CancelScope()
-        with anyio.fail_after(60):
-            async with anyio.create_task_group() as group:
-                for name, scope in (("first", first), ("second", second)):
-                    group.start_soon(call, name, scope)
-                    await let_others_run()
-                await lease.settle()
-                first.cancel()
-        return started
+    first, second = anyio.CancelScope(), anyio.CancelScope()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            for name, scope in (("first", first), ("second", second)):
+                group.start_soon(call, name, scope)
+                await let_others_run()
+            await lease.settle()
+            first.cancel()
 
     # A cancellation may come too late for one that was woken; then it has its turn.
-    assert play(backend, main) in (["second"], ["first", "second"])
+    assert started in (["second"], ["first", "second"])
 
 
 CALLS = st.lists(
@@ -825,25 +729,21 @@ def test_no_window_uses_more_tokens_than_drained_in_it(backend: str, calls: list
             assert taken <= most + tokens / 60 * (end - start) + 1e-3
 
 
-@on_both_loops
-def test_a_cancelled_head_makes_way_for_the_next(backend: str) -> None:
-    async def main() -> float:
-        starts, limiter = Starts(), Limiter(RateLimits(min_interval=1))
-        starts.now()
-        await limiter.acquire()
-        async with anyio.create_task_group() as group:
-            with anyio.CancelScope() as scope:
-                group.start_soon(limiter.acquire)
+@in_jumping_time
+async def test_a_cancelled_head_makes_way_for_the_next() -> None:
+    starts, limiter = Starts(), Limiter(RateLimits(min_interval=1))
+    await limiter.acquire()
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as scope:
+            group.start_soon(limiter.acquire)
+            await let_others_run()
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(limiter.acquire)
                 await let_others_run()
-                async with anyio.create_task_group() as inner:
-                    inner.start_soon(limiter.acquire)
-                    await let_others_run()
-                    scope.cancel()
-        assert starts.now() == 1
-        await limiter.acquire()
-        return starts.now()
-
-    assert play(backend, main) == 2
+                scope.cancel()
+    assert starts.now() == 1
+    await limiter.acquire()
+    assert starts.now() == 2
 
 
 @pytest.mark.parametrize(
@@ -1002,21 +902,18 @@ def test_a_blocked_event_loop_at_the_head_stops_no_other(backend: str, blocked: 
     assert limiter.is_idle()
 
 
-@on_both_loops
-def test_a_clock_other_than_the_event_loops_is_polled(backend: str) -> None:
+@in_jumping_time
+async def test_a_clock_other_than_the_event_loops_is_polled() -> None:
     clock = Clock()
+    limiter = Limiter(RateLimits(min_interval=3_600), clock)
+    await limiter.acquire()
+    started = anyio.current_time()
+    async with anyio.create_task_group() as group:
+        group.start_soon(limiter.acquire)
+        await anyio.sleep(5)
+        clock.now += 3_600
 
-    async def main() -> float:
-        limiter = Limiter(RateLimits(min_interval=3_600), clock)
-        await limiter.acquire()
-        started = anyio.current_time()
-        async with anyio.create_task_group() as group:
-            group.start_soon(limiter.acquire)
-            await anyio.sleep(5)
-            clock.now += 3_600
-        return anyio.current_time() - started
-
-    assert play(backend, main) < 6
+    assert anyio.current_time() - started < 6
 
 
 async def test_two_clocks_for_one_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

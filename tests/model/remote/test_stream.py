@@ -12,7 +12,7 @@ import pytest
 from agentrt import Agent, MiddlewareBase
 from agentrt.errors import Malformed, ModelError, Timeout, Transient, UsageError
 from agentrt.model import Timeouts
-from tests.middleware.fake_time import on_both_loops, play
+from tests.middleware.fake_time import in_jumping_time
 from tests.model.wire_openai import (
     DONE,
     HANG,
@@ -55,14 +55,11 @@ async def test_pieces_before_a_failure_in_the_same_chunk_are_seen() -> None:
 
 
 @pytest.mark.parametrize("end", [[], [HANG], [httpx2.ReadError("reset")], [DONE, HANG]])
-@on_both_loops
-def test_a_complete_answer_is_whole_whatever_follows(end: list[Any], backend: str) -> None:
-    async def main() -> None:
-        model, server = model_of(Answer([events(delta(content="Hello"), delta("stop")), *end]))
-        assert (await answer_of(model))[-1].is_last
-        assert not server.open
-
-    play(backend, main)
+@in_jumping_time
+async def test_a_complete_answer_is_whole_whatever_follows(end: list[Any]) -> None:
+    model, server = model_of(Answer([events(delta(content="Hello"), delta("stop")), *end]))
+    assert (await answer_of(model))[-1].is_last
+    assert not server.open
 
 
 @pytest.mark.parametrize(
@@ -90,19 +87,16 @@ async def test_an_answer_that_takes_too_long_is_given_up(answer: Any, stream: bo
     assert f"{SHORT:g} s (total): to wait longer, give timeouts=Timeouts(total=...)" in str(failure)
 
 
-@on_both_loops
-def test_a_slow_reader_of_a_stream_takes_nothing_from_the_limits(backend: str) -> None:
-    async def main() -> None:
-        model, _ = model_of(Answer([*(events(delta(content="a")) for _ in range(3)), events(delta("stop")), DONE]))
-        model.timeouts = Timeouts(idle=2, total=2)
-        pieces = 0
-        async for _ in await model(HELLO):
-            pieces += 1
-            await anyio.sleep(1)
-        await model.aclose()
-        assert pieces == 4
-
-    play(backend, main)
+@in_jumping_time
+async def test_a_slow_reader_of_a_stream_takes_nothing_from_the_limits() -> None:
+    model, _ = model_of(Answer([*(events(delta(content="a")) for _ in range(3)), events(delta("stop")), DONE]))
+    model.timeouts = Timeouts(idle=2, total=2)
+    pieces = 0
+    async for _ in await model(HELLO):
+        pieces += 1
+        await anyio.sleep(1)
+    await model.aclose()
+    assert pieces == 4
 
 
 @pytest.mark.parametrize("chunks", [[HANG], [events(delta(content="Hel")), HANG]])
