@@ -601,19 +601,18 @@ async def test_shielded_work_runs_once_however_often_it_is_cancelled(anyio_backe
         finally:
             assert await run_shielded(5, work)
 
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            if anyio_backend_name == "asyncio":
-                inner = asyncio.create_task(leave())
+    async with anyio.create_task_group() as group:
+        if anyio_backend_name == "asyncio":
+            inner = asyncio.create_task(leave())
 
-                async def wait_for_it() -> None:
-                    await inner
+            async def wait_for_it() -> None:
+                await inner
 
-                group.start_soon(wait_for_it)
-            else:
-                group.start_soon(leave)
-            await anyio.wait_all_tasks_blocked()
-            group.cancel_scope.cancel()  # which on asyncio cancels the inner task anew in each turn of the loop
+            group.start_soon(wait_for_it)
+        else:
+            group.start_soon(leave)
+        await anyio.wait_all_tasks_blocked()
+        group.cancel_scope.cancel()  # which on asyncio cancels the inner task anew in each turn of the loop
     assert (len(begun), done.is_set()) == (1, True)
 
 
@@ -648,19 +647,18 @@ async def test_end_is_saved_when_the_readers_task_is_cancelled_often(anyio_backe
         return "never"
 
     agent = agent_of([[call("1", "wait")]], wait, state_store=Slow())
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as group:
-            if anyio_backend_name == "asyncio":
-                reader = asyncio.create_task(agent.reply("go"))
+    async with anyio.create_task_group() as group:
+        if anyio_backend_name == "asyncio":
+            reader = asyncio.create_task(agent.reply("go"))
 
-                async def wait_for_it() -> None:
-                    await reader
+            async def wait_for_it() -> None:
+                await reader
 
-                group.start_soon(wait_for_it)
-            else:
-                group.start_soon(agent.reply, "go")
-            await running.wait()
-            group.cancel_scope.cancel()
+            group.start_soon(wait_for_it)
+        else:
+            group.start_soon(agent.reply, "go")
+        await running.wait()
+        group.cancel_scope.cancel()
     saved = await agent.state_store.load(agent.state.session_id)
     assert saved.last_reply.finished_reason == "interrupted"
     assert agent.state_store.saves == 3  # the input, before the tools, the end

@@ -559,10 +559,9 @@ async def test_of_two_answers_to_one_state_only_one_is_taken():
     async def say_yes(view: Agent) -> None:
         answers.append((await view.reply(answer)).get_text_content())
 
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            for _ in range(2):
-                group.start_soon(say_yes, agent.with_state(agent.state))
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(say_yes, agent.with_state(agent.state))
     assert ran == [1]
     assert answers == ["done", "done"]
     assert [message.role for message in agent.state.context] == ["user", "assistant"]
@@ -572,11 +571,10 @@ async def test_another_agent_over_the_state_can_interrupt_the_reply():
     tools = Running()
     agent = agent_of([[call("1", "wait")]], tools.wait)
     other = agent.with_state(agent.state)
-    with anyio.fail_after(30):
-        async with agent.reply_stream("go") as events:
-            async for event in events:
-                if short(event) == "started":
-                    assert other.interrupt()
+    async with agent.reply_stream("go") as events:
+        async for event in events:
+            if short(event) == "started":
+                assert other.interrupt()
     assert agent.state.last_reply.finished_reason == "interrupted"
     assert [short(item) for item in await items_of(other, UserInterruptEvent(agent.reply_id))] == ["Msg"]
 
@@ -610,10 +608,9 @@ async def test_two_replies_that_would_wait_for_each_other_are_told_so():
 
     alice = agent_of([[call("1", "ask_bob")], "alice is done", "to bob"], ask_bob, when_busy="wait")
     bob = agent_of([[call("1", "ask_alice")], "bob is done", "to alice"], ask_alice, when_busy="wait")
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as group:
-            group.start_soon(alice.reply, "go")
-            group.start_soon(bob.reply, "go")
+    async with anyio.create_task_group() as group:
+        group.start_soon(alice.reply, "go")
+        group.start_soon(bob.reply, "go")
     results = [agent.state.context[1].get_content_blocks("tool_result")[0] for agent in (alice, bob)]
     [refused] = [result.output[0].text for result in results if result.state is ToolResultState.ERROR]
     assert "two replies would deadlock" in refused
@@ -635,10 +632,9 @@ async def test_readers_that_would_wait_for_each_other_are_told_so():
                     except AgentBusyError as error:
                         refused.append(str(error))
 
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as group:
-            for place in range(3):
-                group.start_soon(read, place)
+    async with anyio.create_task_group() as group:
+        for place in range(3):
+            group.start_soon(read, place)
     assert len(refused) == 1
     assert "two replies would deadlock" in refused[0]
 
@@ -663,14 +659,13 @@ async def test_a_chain_of_waiting_replies_without_a_circle_is_served():
         )
         for name in agents
     ]
-    with anyio.fail_after(10):
-        async with made[2].reply_stream("go") as events:
-            await anext(aiter(events))
-            async with anyio.create_task_group() as group:
-                group.start_soon(made[0].reply, "go")
-                await asked.wait()
-                async for _ in events:
-                    pass
+    async with made[2].reply_stream("go") as events:
+        await anext(aiter(events))
+        async with anyio.create_task_group() as group:
+            group.start_soon(made[0].reply, "go")
+            await asked.wait()
+            async for _ in events:
+                pass
     assert made[0].state.context[1].finished_reason == "completed"
 
 

@@ -172,7 +172,6 @@ async def test_calls_side_by_side_see_nothing_of_each_other(kinds, layers, strea
     calls = [ToolCallBlock(str(n), name.split()[0], f'{{"name": "{name}"}}') for n, name in enumerate(names)]
     agent = agent_of([calls, "done"], *functions, middlewares=[Setting()][:layers])
     tenant.set("Bob")
-    with anyio.fail_after(30):
-        await (items_of(agent) if streamed else agent.reply("go"))
+    await (items_of(agent) if streamed else agent.reply("go"))
     assert tools.seen == {name: ["Bob", name] for name in names}
     assert tenant.get() == "Bob"

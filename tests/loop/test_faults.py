@@ -403,8 +403,7 @@ async def test_an_inner_agent_that_fails_or_loops_ends_its_call():
         return (await inner.reply(task)).finished_reason
 
     agent = agent_of([[call("1", "fail", task="t"), call("2", "loop", task="t")], "done"], fail, loop)
-    with anyio.fail_after(30):
-        assert (await agent.reply("go")).get_text_content() == "done"
+    assert (await agent.reply("go")).get_text_content() == "done"
     assert results(agent) == [("1", ToolResultState.ERROR), ("2", ToolResultState.SUCCESS)]
     _, looped = agent.state.context[-1].get_content_blocks("tool_result")
     assert looped.output[0].text == "exceed_max_iters"

@@ -484,8 +484,7 @@ async def test_a_custom_reply_that_waits_for_room_can_be_interrupted(monkeypatch
         await queue.stuck.wait()
         agent.interrupt()
 
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(interrupt)
-            answer = await agent.reply("go")
+    async with anyio.create_task_group() as group:
+        group.start_soon(interrupt)
+        answer = await agent.reply("go")
     assert answer.finished_reason == "interrupted"

@@ -49,15 +49,14 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 async def test_a_failing_worker_starts_again_and_loses_nothing(store, fail_claims, waits, caplog):
     waiting = Waiting()
-    with anyio.fail_after(30):
-        async with work(Runner(make_agent(waiting.wait), store)) as runner:
-            running = await runner.submit("s", "call wait")
-            await waiting.begun.wait()
-            fail_claims(8)
-            handles = [await runner.submit(name, "Hi!") for name in ("s", "t")]
-            waiting.release.set()
-            messages = [await handle.result() for handle in (running, *handles)]
-            assert runner.worker_failure is None
+    async with work(Runner(make_agent(waiting.wait), store)) as runner:
+        running = await runner.submit("s", "call wait")
+        await waiting.begun.wait()
+        fail_claims(8)
+        handles = [await runner.submit(name, "Hi!") for name in ("s", "t")]
+        waiting.release.set()
+        messages = [await handle.result() for handle in (running, *handles)]
+        assert runner.worker_failure is None
     assert [message.finished_reason for message in messages] == ["completed"] * 3
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
     failures = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
@@ -75,13 +74,12 @@ async def test_a_failed_worker_says_so_and_stops_when_told(sqlite, fail_claims, 
 
     monkeypatch.setattr(supervisor, "_wait", note_and_wait)
     fail_claims(1)
-    with anyio.fail_after(30):
-        async with work(Runner(make_agent(), sqlite)) as runner:
-            handle = await runner.submit("s", "Hi!")
-            await is_waiting.wait()
-            assert runner.worker_failure == "the worker failed: RecursionError"
-        async with work(runner):  # what was stored meanwhile
-            assert (await handle.result()).finished_reason == "completed"
+    async with work(Runner(make_agent(), sqlite)) as runner:
+        handle = await runner.submit("s", "Hi!")
+        await is_waiting.wait()
+        assert runner.worker_failure == "the worker failed: RecursionError"
+    async with work(runner):  # what was stored meanwhile
+        assert (await handle.result()).finished_reason == "completed"
 
 
 async def test_a_mistake_of_the_program_is_raised(sqlite, monkeypatch, waits):

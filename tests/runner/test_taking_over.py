@@ -258,13 +258,12 @@ async def test_full_disk_is_waited_for(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(sqlite3, "connect", connect_and_note)
     async with SQLiteStore(tmp_path / "states.db") as store, work(Runner(make_agent(write_much), store)) as runner:
         handle = await runner.submit("s", "call write_much")
-        with anyio.fail_after(20):
-            while "waits for its store" not in caplog.text:  # noqa: ASYNC110  # no event tells of it
-                await anyio.sleep(0.01)
-            with pytest.raises(SessionIOError, match="SQLITE_FULL"):
-                await runner.submit("t", "y" * 500_000)
-            limit(1_000_000)
-            message = await handle.result()
+        while "waits for its store" not in caplog.text:  # noqa: ASYNC110  # no event tells of it
+            await anyio.sleep(0.01)
+        with pytest.raises(SessionIOError, match="SQLITE_FULL"):
+            await runner.submit("t", "y" * 500_000)
+        limit(1_000_000)
+        message = await handle.result()
         assert (await (await runner.submit("t", "y" * 500_000)).result()).finished_reason == "completed"
         state = await store.load("s")
     results = state.context[-1].get_content_blocks("tool_result")
@@ -311,17 +310,16 @@ async def test_damaged_session_ends_its_replies_and_no_others(sqlite):
 async def test_deleted_lock_file_is_made_again_and_keeps_others_out(sqlite, caplog):
     lock = sqlite.path.with_name(f"{sqlite.path.name}.worker")
     other = WorkerLock(lock, "other")
-    with anyio.fail_after(20):
-        async with work(Runner(make_agent(), sqlite)) as runner:
-            await (await runner.submit("s1", "Hi")).result()
-            lock.unlink()
-            while not lock.exists():  # noqa: ASYNC110  # a file has no event
-                await anyio.sleep(0.01)
-            assert not other.take()
-            # Another worker that comes first has it, and this one waits.
-            lock.unlink()
-            assert other.take()
-            while "the lock file" not in caplog.text:  # noqa: ASYNC110  # nor has a log
-                await anyio.sleep(0.01)
-            other.release()
-            assert (await (await runner.submit("s2", "Hi")).result()).get_text_content() == "You said: Hi"
+    async with work(Runner(make_agent(), sqlite)) as runner:
+        await (await runner.submit("s1", "Hi")).result()
+        lock.unlink()
+        while not lock.exists():  # noqa: ASYNC110  # a file has no event
+            await anyio.sleep(0.01)
+        assert not other.take()
+        # Another worker that comes first has it, and this one waits.
+        lock.unlink()
+        assert other.take()
+        while "the lock file" not in caplog.text:  # noqa: ASYNC110  # nor has a log
+            await anyio.sleep(0.01)
+        other.release()
+        assert (await (await runner.submit("s2", "Hi")).result()).get_text_content() == "You said: Hi"

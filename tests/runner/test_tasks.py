@@ -32,10 +32,9 @@ async def started(handle: Any) -> TaskStartedEvent:
 
 async def woken(runner: RunnerBase, session_id: str, task: TaskStartedEvent) -> str:
     """Wait for the reply that a task wakes, and return its answer."""
-    with anyio.fail_after(20):
-        while not await runner.has_reply(session_id, f"{task.task_id}.done"):  # noqa: ASYNC110  # made by a worker
-            await anyio.sleep(0.01)
-        return (await runner.handle(session_id, f"{task.task_id}.done").result()).get_text_content() or ""
+    while not await runner.has_reply(session_id, f"{task.task_id}.done"):  # noqa: ASYNC110  # made by a worker
+        await anyio.sleep(0.01)
+    return (await runner.handle(session_id, f"{task.task_id}.done").result()).get_text_content() or ""
 
 
 async def test_background_call_returns_a_handle_and_wakes_once(store):

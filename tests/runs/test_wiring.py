@@ -52,16 +52,15 @@ async def test_a_worker_that_leaves_a_reply_has_written_its_run(store: InMemoryS
 
     agent = make_agent(store, script=[[call("c1", "wait", "{}")]], tools=[wait])
     agent.state_store = None
-    with anyio.fail_after(20):
-        async with (
-            Runner(agent, InMemoryStateStore(), drain_seconds=0.01) as runner,
-            anyio.create_task_group() as group,
-        ):
-            await runner.submit("s1", "Go", reply_id="r1")
-            group.start_soon(runner.work)
-            await begun.wait()
-            await runner.drain()
-            group.cancel_scope.cancel()
+    async with (
+        Runner(agent, InMemoryStateStore(), drain_seconds=0.01) as runner,
+        anyio.create_task_group() as group,
+    ):
+        await runner.submit("s1", "Go", reply_id="r1")
+        group.start_soon(runner.work)
+        await begun.wait()
+        await runner.drain()
+        group.cancel_scope.cancel()
     assert is_written(store, "s1")
 
 
@@ -75,10 +74,9 @@ async def test_a_server_expires_and_deletes_runs(store: InMemoryStateStore, monk
     monkeypatch.setattr(RunStore, "expire", note)
     agent = make_agent(store, script=["one"])
     agent.state_store = None
-    with anyio.fail_after(20):
-        async with open_client(create_app(agent, store=InMemoryStateStore())) as client:
-            await is_expired.wait()
-            await client.post("/api/sessions/s1/replies", json={"input": "Hi"}, headers={"Accept": "text/event-stream"})
-            assert (await store.runs.load("s1")).status == "completed"
-            assert (await client.delete("/api/sessions/s1")).status_code == 204
-            assert not (await store.runs.list(session_id="s1")).runs
+    async with open_client(create_app(agent, store=InMemoryStateStore())) as client:
+        await is_expired.wait()
+        await client.post("/api/sessions/s1/replies", json={"input": "Hi"}, headers={"Accept": "text/event-stream"})
+        assert (await store.runs.load("s1")).status == "completed"
+        assert (await client.delete("/api/sessions/s1")).status_code == 204
+        assert not (await store.runs.list(session_id="s1")).runs

@@ -20,9 +20,8 @@ async def test_question_of_a_task_is_shown_to_its_owner_and_answered():
         events = [data for _, data in read_stream(begun.text)]
         [task] = [event for event in events if event.get("type") == "TASK_STARTED"]
         assert task["session_id"] == f"s1~{task['task_id']}"
-        with anyio.fail_after(20):
-            while not (waiting := (await client.get("/api/waiting", headers=ANN)).json()["waiting"]):  # noqa: ASYNC110
-                await anyio.sleep(0.02)  # a worker makes the call
+        while not (waiting := (await client.get("/api/waiting", headers=ANN)).json()["waiting"]):  # noqa: ASYNC110
+            await anyio.sleep(0.02)  # a worker makes the call
         assert (await client.get("/api/waiting", headers=BOB)).json()["waiting"] == []
         [asked] = waiting
         assert asked["session_id"] == task["session_id"]
@@ -41,9 +40,8 @@ async def test_question_of_a_task_is_shown_to_its_owner_and_answered():
         rest = read_stream((await client.post(place, json={"answer": answer}, headers=ANN)).text)
         assert rest[-1][1]["status"] == "completed"
         woken = f"/api/replies/{task['task_id']}.done/events?session=s1"
-        with anyio.fail_after(20):
-            while (response := await client.get(woken, headers=ANN)).status_code == 404:  # noqa: ASYNC110
-                await anyio.sleep(0.02)
+        while (response := await client.get(woken, headers=ANN)).status_code == 404:  # noqa: ASYNC110
+            await anyio.sleep(0.02)
         assert read_stream(response.text)[-1][1]["status"] == "completed"
         assert (await client.post(stop, headers=ANN)).json() == {"id": task["task_id"], "stopped": False}
         unknown = await client.get("/api/tasks/task:0?session=s1", headers=ANN)
@@ -54,15 +52,13 @@ async def test_task_is_stopped_over_http_and_wakes():
     waiting = Waiting()
     async with serve(make_agent(background(waiting.wait)), auth=TOKENS) as client:
         await client.post("/api/sessions/s1/replies", json={"input": "call wait"}, headers=ANN)
-        with anyio.fail_after(20):
-            await waiting.begun.wait()
+        await waiting.begun.wait()
         [task] = (await client.get("/api/tasks?session=s1", headers=ANN)).json()["tasks"]
         stopped = await client.post(f"/api/tasks/{task['id']}/stop?session=s1", headers=ANN)
         assert stopped.json() == {"id": task["id"], "stopped": True}
         woken = f"/api/replies/{task['id']}.done/events?session=s1"
-        with anyio.fail_after(20):
-            while (await client.get(woken, headers=ANN)).is_error:  # noqa: ASYNC110  # a worker ends the call
-                await anyio.sleep(0.02)
+        while (await client.get(woken, headers=ANN)).is_error:  # noqa: ASYNC110  # a worker ends the call
+            await anyio.sleep(0.02)
         ended = (await client.get(f"/api/tasks/{task['id']}?session=s1", headers=ANN)).json()
         assert (task["outcome"], ended["state"], ended["outcome"]) == (None, "over", "interrupted")
         assert f"({task['id']}) was stopped." in (await client.get("/api/sessions/s1", headers=ANN)).text

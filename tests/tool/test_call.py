@@ -495,15 +495,14 @@ class Steps:
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_clean_up_of_a_sync_generator_runs_in_a_thread(name: str, is_cancelled: bool) -> None:
     made = Steps()
-    with fail_after(20):
-        async with create_task_group() as group:
-            group.start_soon(made.let_end)
-            items = run_call(prepared(getattr(made, name)))
-            with CancelScope() as scope:
-                assert text_of(await anext(items)) == "a"
-                if is_cancelled:
-                    scope.cancel()
-                await items.aclose()
+    async with create_task_group() as group:
+        group.start_soon(made.let_end)
+        items = run_call(prepared(getattr(made, name)))
+        with CancelScope() as scope:
+            assert text_of(await anext(items)) == "a"
+            if is_cancelled:
+                scope.cancel()
+            await items.aclose()
     assert len(made.closed_in) == 1
     assert made.closed_in != [threading.get_ident()]
 
@@ -515,8 +514,7 @@ async def test_hanging_clean_up_of_a_sync_generator_is_abandoned(
     made = Steps()
     items = run_call(prepared(made.steps))
     assert text_of(await anext(items)) == "a"
-    with fail_after(20):
-        await items.aclose()
+    await items.aclose()
     assert "the clean-up of tool 'steps' failed" in caplog.text
     made.may_end.set()
 
@@ -578,8 +576,7 @@ async def test_returned_generator_has_the_rest_of_the_time(hanging: Hanging) -> 
         await lowlevel.checkpoint()
         return hanging.stream()
 
-    with fail_after(30):
-        chunks, response = await run(tool(give, timeout=0.05))
+    chunks, response = await run(tool(give, timeout=0.05))
     assert chunks == ["a", "give was stopped: it took longer than 0.05 seconds"]
     assert response.state == "timeout"
 

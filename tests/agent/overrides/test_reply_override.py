@@ -180,11 +180,10 @@ async def test_a_call_running_when_the_override_gives_up_has_a_result():
     async def run():
         items.extend(await items_of(agent))
 
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await place.reached.wait()
-            agent.interrupt()
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await place.reached.wait()
+        agent.interrupt()
     assert "RESULT_END:1(interrupted)" in [short(each) for each in items]
     kept = agent.state.context[-1]
     rebuilt = Msg(kept.name, [], "assistant", id=kept.id)
@@ -202,11 +201,10 @@ async def test_an_interrupt_after_the_loop_parked_closes_the_question():
     async def run():
         items.extend(await items_of(agent))
 
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await place.reached.wait()
-            agent.interrupt()
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await place.reached.wait()
+        agent.interrupt()
     assert reason_of(items) == "interrupted"
     assert agent.state.reply_context is None
     agent.after = None
@@ -335,11 +333,10 @@ async def test_an_interrupt_stops_the_override_wherever_it_is(place, streamed):
         else:
             items.append(await agent.reply("go"))
 
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await where.reached.wait()
-            assert agent.interrupt("enough")
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await where.reached.wait()
+        assert agent.interrupt("enough")
     assert where.left
     assert items[-1].metadata["_is_interrupted"]
     if streamed:
@@ -442,11 +439,10 @@ async def test_handle_interrupt_gives_the_message_of_an_override():
     async def run():
         answers.append(await agent("go"))
 
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as group:
-            group.start_soon(run)
-            await place.reached.wait()
-            agent.interrupt("enough")
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await place.reached.wait()
+        agent.interrupt("enough")
     assert [each.content for each in answers] == ["stopped: enough"]
 
 

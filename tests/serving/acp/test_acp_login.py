@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx2
 import pytest
 
@@ -37,10 +36,9 @@ async def test_a_user_logs_in_on_the_page_of_the_question(anyio_backend: str) ->
             model = ScriptedChatModel([call("mcp__s__log_in"), call("mcp__s__whoami", "{}", "c2"), "Done."])
             tools = MCPToolset("s", url=url, auth=login, ask=False, timeout=20)
             editor = Browser()
-            with anyio.fail_after(30):
-                async with connected(Agent("helper", "", model, tools=[tools]), editor) as connection:
-                    session = await connection.new_session(cwd="/work", mcp_servers=[])
-                    await connection.prompt(session_id=session.session_id, prompt=say("Who am I?"))
+            async with connected(Agent("helper", "", model, tools=[tools]), editor) as connection:
+                session = await connection.new_session(cwd="/work", mcp_servers=[])
+                await connection.prompt(session_id=session.session_id, prompt=say("Who am I?"))
         finally:
             server.kill()
     assert len(editor.asked) == 1

@@ -36,11 +36,10 @@ async def test_cancel_ends_a_command_and_no_reply_begins(anyio_backend: str) -> 
         async def prompt() -> None:
             responses.append(await connection.prompt(session_id=session.session_id, prompt=say("/slow")))
 
-        with anyio.fail_after(10):
-            async with anyio.create_task_group() as group:
-                group.start_soon(prompt)
-                await begun.wait()
-                await connection.cancel(session_id=session.session_id)
+        async with anyio.create_task_group() as group:
+            group.start_soon(prompt)
+            await begun.wait()
+            await connection.cancel(session_id=session.session_id)
         assert [response.stop_reason for response in responses] == ["cancelled"]
         response = await connection.prompt(session_id=session.session_id, prompt=say("Now?"))
     assert response.stop_reason == "end_turn"
@@ -96,13 +95,12 @@ async def test_a_session_at_work_is_not_loaded(anyio_backend: str) -> None:
         async def prompt() -> None:
             await connection.prompt(session_id=session.session_id, prompt=say("Work."))
 
-        with anyio.fail_after(10):
-            async with anyio.create_task_group() as group:
-                group.start_soon(prompt)
-                await begun.wait()
-                with pytest.raises(RequestError, match="Invalid request"):
-                    await connection.load_session(cwd="/work", session_id=session.session_id, mcp_servers=[])
-                may_end.set()
+        async with anyio.create_task_group() as group:
+            group.start_soon(prompt)
+            await begun.wait()
+            with pytest.raises(RequestError, match="Invalid request"):
+                await connection.load_session(cwd="/work", session_id=session.session_id, mcp_servers=[])
+            may_end.set()
         await connection.load_session(cwd="/work", session_id=session.session_id, mcp_servers=[])
     assert editor.states_of("c1") == ["pending", "in_progress", "completed", "pending", "completed"]
 

@@ -218,9 +218,8 @@ async def test_cancelled_call_interrupts_the_reply():
             group.start_soon(call)
             await begun.wait()
             group.cancel_scope.cancel()
-        with anyio.fail_after(10):
-            await stopped.wait()
-            result = await client.call_tool("ask", {"session_id": session_id})
+        await stopped.wait()
+        result = await client.call_tool("ask", {"session_id": session_id})
         assert result.structured_content["finished_reason"] == "interrupted"
 
 

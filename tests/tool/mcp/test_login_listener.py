@@ -38,10 +38,9 @@ async def test_listener_survives_bad_requests_and_a_store_that_fails() -> None:
 
     port = free_port()
     lines = [b"GET //[ HTTP/1.1", b"GET http://[/back HTTP/1.1", b"\xff\x00", b"GET /back?state=known HTTP/1.1"]
-    with anyio.fail_after(10):
-        async with BrokenLogin(redirect_uri=f"http://127.0.0.1:{port}/back").listen():
-            assert [await ask(port, line) for line in lines] == [b"404", b"404", b"404", b"503"]
-            assert await ask(port, b"GET /back?state=other HTTP/1.1") == b"400"
+    async with BrokenLogin(redirect_uri=f"http://127.0.0.1:{port}/back").listen():
+        assert [await ask(port, line) for line in lines] == [b"404", b"404", b"404", b"503"]
+        assert await ask(port, b"GET /back?state=other HTTP/1.1") == b"400"
 
 
 async def test_slow_exchange_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +52,5 @@ async def test_slow_exchange_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
             return FinishedLogin("", "https://crm.example/mcp", "session", "call")
 
     port = free_port()
-    with anyio.fail_after(10):
-        async with SlowLogin(redirect_uri=f"http://127.0.0.1:{port}/back").listen():
-            assert await ask(port, b"GET /back?state=s&code=c HTTP/1.1") == b"200"
+    async with SlowLogin(redirect_uri=f"http://127.0.0.1:{port}/back").listen():
+        assert await ask(port, b"GET /back?state=s&code=c HTTP/1.1") == b"200"

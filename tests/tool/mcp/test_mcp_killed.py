@@ -36,11 +36,10 @@ async def test_a_killed_process_leaves_no_server_and_one_result(tmp_path: Path, 
     log, folder = tmp_path / "log", tmp_path / "states"
     command = [sys.executable, "-c", PROGRAM, str(folder), str(log), anyio_backend_name]
     process = subprocess.Popen(command)
-    with anyio.fail_after(60):
-        await wait_for_line(log, "call slow")
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        await wait_for_line(log, "end of input")  # the last thing that the server does
+    await wait_for_line(log, "call slow")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    await wait_for_line(log, "end of input")  # the last thing that the server does
 
     store = FileStateStore(folder)
     agent = agent_calling(toolset(log=log), state=await store.load("s"), state_store=store)
@@ -57,14 +56,13 @@ async def test_server_that_ignores_the_end_of_its_input_is_ended(tmp_path: Path,
     log = tmp_path / "log"
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "states"), str(log), anyio_backend_name, "stay"]
     process = subprocess.Popen(command)
-    with anyio.fail_after(60):
-        await wait_for_line(log, "call slow")
-        # The group has the id of its leader, which is the server.
-        [server] = [pid for pid in children_of(process.pid) if "mcp_server.py" in command_of(pid)]
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        while is_alive(server):  # noqa: ASYNC110  # the system has no event for it
-            await anyio.sleep(0.01)
+    await wait_for_line(log, "call slow")
+    # The group has the id of its leader, which is the server.
+    [server] = [pid for pid in children_of(process.pid) if "mcp_server.py" in command_of(pid)]
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    while is_alive(server):  # noqa: ASYNC110  # the system has no event for it
+        await anyio.sleep(0.01)
 
 
 def children_of(pid: int) -> list[int]:

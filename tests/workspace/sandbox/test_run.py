@@ -105,9 +105,8 @@ async def test_cancelled_command_is_ended_with_its_children(files: LocalWorkspac
                 await anyio.sleep(0.01)
             assert find_processes(token)
             scope.cancel()
-    with anyio.fail_after(20):
-        while find_processes(token):  # noqa: ASYNC110  # those of a sandbox die a moment after the first one
-            await anyio.sleep(0.01)
+    while find_processes(token):  # noqa: ASYNC110  # those of a sandbox die a moment after the first one
+        await anyio.sleep(0.01)
 
 
 PROGRAM_THAT_DIES = """
