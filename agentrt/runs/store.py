@@ -7,7 +7,7 @@ from functools import partial
 from time import time_ns
 from typing import Any, TypeVar
 
-from anyio import to_thread
+from anyio import CancelScope, to_thread
 from pydantic_core import from_json
 
 from agentrt._runtime.representation import never_raises
@@ -254,9 +254,10 @@ class RunStore:
 
     async def aclose(self) -> None:
         """Write queued lines, and close files and connections; the next operation reopens them."""
-        # In a thread, since it waits for the writer's thread.
-        await to_thread.run_sync(self.writer.stop)
-        await self._ask("close", self._rows.close)
+        with CancelScope(shield=True):  # otherwise a store that a cancellation leaves keeps its thread and its files
+            # In a thread, since it waits for the writer's thread.
+            await to_thread.run_sync(self.writer.stop)
+            await self._ask("close", self._rows.close)
 
     def _add_verdicts(self, session_id: str, reply_id: str, verdicts: Sequence[JSONObject]) -> bool:
         row = self._rows.find(session_id, reply_id)

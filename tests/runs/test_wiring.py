@@ -1,5 +1,8 @@
 """Runs are written, expire and are deleted with what they belong to."""
 
+import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -11,7 +14,7 @@ from agentrt.runner import Runner
 from agentrt.runs import RunStore
 from agentrt.runs import writer as writer_module
 from agentrt.serving import create_app
-from agentrt.state import AgentState, InMemoryStateStore
+from agentrt.state import AgentState, InMemoryStateStore, SQLiteStore
 from tests.runs.conftest import call, make_agent
 from tests.serving.conftest import open_client
 
@@ -23,7 +26,7 @@ def slow_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "_LINGER_SECONDS", 3_600.0)
 
 
-def is_written(store: InMemoryStateStore, session_id: str) -> bool:
+def is_written(store: InMemoryStateStore | SQLiteStore, session_id: str) -> bool:
     rows = store.runs._rows.of_session(session_id)
     return bool(rows) and rows[-1].status != "running"
 
@@ -62,6 +65,22 @@ async def test_a_worker_that_leaves_a_reply_has_written_its_run(store: InMemoryS
         await runner.drain()
         group.cancel_scope.cancel()
     assert is_written(store, "s1")
+
+
+@pytest.mark.parametrize("make", [lambda folder: InMemoryStateStore(), lambda folder: SQLiteStore(folder / "a.db")])
+async def test_a_store_left_by_a_cancellation_is_closed(
+    make: Callable[[Path], InMemoryStateStore | SQLiteStore], tmp_path: Path, slow_writer: None
+):
+    with anyio.CancelScope() as scope:
+        async with make(tmp_path) as store:
+            agent = make_agent(store, script=["one"])
+            agent.state_store = None
+            await agent.reply("Hi")
+            scope.cancel()
+    assert not [thread for thread in threading.enumerate() if thread.name == "agentrt runs"]
+    assert not list(tmp_path.glob("*-wal")), "SQLite has this file as long as a connection is open"
+    assert is_written(store, agent.state.session_id)
+    await store.aclose()  # which has been opened again to be read
 
 
 async def test_a_server_expires_and_deletes_runs(store: InMemoryStateStore, monkeypatch: pytest.MonkeyPatch):
