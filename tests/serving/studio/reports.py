@@ -33,4 +33,6 @@ def make_agent(
 
 
 async def make_report(agent: Agent, name: str = "orders", cases: Any = CASES, *, ablate: bool = False) -> Report:
-    return await evaluate(agent, Dataset(name, cases, [contains("HELLO")]), repeats=2, ablate=ablate)
+    assert agent.state_store is not None
+    async with agent.state_store:  # ends the thread that writes its runs, which waits a second for more
+        return await evaluate(agent, Dataset(name, cases, [contains("HELLO")]), repeats=2, ablate=ablate)
