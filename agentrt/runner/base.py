@@ -318,6 +318,7 @@ class RunnerBase(ABC):
                 if log.is_open:
                     await log.wait(after)
                     continue
+            change = self._events.next_change(session_id, reply_id)  # what comes while the queue is read counts
             standing = await self._queue.standing(session_id, reply_id)
             if log is not self._events.get(session_id, reply_id) or (log is not None and log.is_open):
                 continue  # it has started to run here meanwhile
@@ -340,7 +341,7 @@ class RunnerBase(ABC):
             if not is_pending:
                 return
             # Longer and longer, since there may be many followers, and none of them hears of another process.
-            await self._events.wait_for_opening(session_id, reply_id, pause)
+            await self._events.wait(change, pause)
             pause = min(1.5 * pause, max(_MAX_PAUSE, self._events.awaited / _LOOKS_PER_SECOND))
 
     async def can_have_sent(self, state: AgentState, reply_id: str, number: int) -> bool:

@@ -96,12 +96,12 @@ class EventLog:
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
         self._logs: dict[tuple[str, str], ReplyLog] = {}  # those that are closed in the order of their closing
-        # Set when the log of that reply opens, as long as a follower waits for it.
-        self._openings: WeakValueDictionary[tuple[str, str], anyio.Event] = WeakValueDictionary()
+        # By replies, as long as a follower waits for one that does not run here.
+        self._changes: WeakValueDictionary[tuple[str, str], anyio.Event] = WeakValueDictionary()
 
     def reopen(self) -> None:
         """Prepare for use in the current event loop; the logs are kept."""
-        self._openings.clear()
+        self._changes.clear()
 
     def open(self, session_id: str, message: Msg, number: int) -> ReplyLog:
         """Return the log of a reply that is about to run; up to that number its events have built the message."""
@@ -111,9 +111,7 @@ class EventLog:
             log = ReplyLog(session_id, message, number)
         log.is_open = True
         self._logs[key] = log
-        opening = self._openings.pop(key, None)
-        if opening is not None:
-            opening.set()
+        self.tell_change(*key)
         return log
 
     def close(self, session_id: str, reply_id: str) -> None:
@@ -151,14 +149,23 @@ class EventLog:
     @property
     def awaited(self) -> int:
         """The number of replies that followers wait for, which do not run here yet."""
-        return len(self._openings)
+        return len(self._changes)
 
-    async def wait_for_opening(self, session_id: str, reply_id: str, seconds: float) -> None:
-        """Wait until the reply begins to run here, at most so long."""
+    def next_change(self, session_id: str, reply_id: str) -> anyio.Event:
+        """Return the event that is set when the reply begins to run here, or the queue knows how it ended here."""
         # One for each reply: if all followers looked when any reply begins, n of them would look n * n times.
-        opening = self._openings.setdefault((session_id, reply_id), anyio.Event())
+        return self._changes.setdefault((session_id, reply_id), anyio.Event())
+
+    def tell_change(self, session_id: str, reply_id: str) -> None:
+        """Have those who wait for the next change of the reply look at it now."""
+        change = self._changes.pop((session_id, reply_id), None)
+        if change is not None:
+            change.set()
+
+    async def wait(self, change: anyio.Event, seconds: float) -> None:
+        """Wait for a change, at most so long: a reply may also run in another process."""
         with anyio.move_on_after(seconds):
-            await opening.wait()
+            await change.wait()
 
 
 def resumed_event(message: Msg, session_id: str, number: int) -> ReplyResumedEvent:

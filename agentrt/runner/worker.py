@@ -98,6 +98,7 @@ class ReplyWorker:
                 del self._running[claimed.name]
                 self._clear(claimed.name)
                 self._wake()
+                events.tell_change(request.session_id, request.reply_id)
         return result
 
     async def _prepare(self, queue: ReplyQueue, claimed: ClaimedRequest, deaths: int) -> None:

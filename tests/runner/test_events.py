@@ -9,10 +9,11 @@ from agentrt import AgentState
 from agentrt.event import ReplyResumedEvent
 from agentrt.message import Msg
 from agentrt.model import ScriptedChatModel
-from agentrt.runner import Runner, events
+from agentrt.runner import Runner, base, events
 from agentrt.runner.events import EventLog, ReplyLog
 from agentrt.state import InMemoryStateStore
 from tests.runner.conftest import make_agent, rebuild, work
+from tests.runner.test_tasks import background, crawl, started
 
 WORDS = " ".join(f"word{number}" for number in range(30))
 
@@ -125,7 +126,7 @@ async def test_a_reply_that_begins_wakes_its_own_followers_alone():
     log, woken = EventLog(60.0), []
 
     async def follow(reply_id: str) -> None:
-        await log.wait_for_opening("s", reply_id, float("inf"))
+        await log.next_change("s", reply_id).wait()
         woken.append(reply_id)
 
     async with anyio.create_task_group() as group:
@@ -138,19 +139,30 @@ async def test_a_reply_that_begins_wakes_its_own_followers_alone():
         group.cancel_scope.cancel()
 
 
+async def test_follower_of_a_task_hears_of_its_end_without_a_look(sqlite, monkeypatch):
+    # The task ends in the queue only after the message that wakes its parent is stored there.
+    for pause in ("_FIRST_PAUSE", "_MAX_PAUSE"):
+        monkeypatch.setattr(base, pause, float("inf"))
+    with anyio.fail_after(20):
+        async with work(Runner(make_agent(background(crawl)), sqlite)) as runner:
+            task = await started(await runner.submit("s", "call crawl"))
+            done = await runner.handle(task.session_id, task.task_id).result()
+    assert done.finished_reason == "completed"
+
+
 async def test_many_followers_together_look_no_more_often(monkeypatch):
     pauses: list[float] = []
 
     class LookedEnough(Exception):
         pass
 
-    async def wait(log: EventLog, session_id: str, reply_id: str, seconds: float) -> None:
+    async def wait(log: EventLog, change: anyio.Event, seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 20:
             raise LookedEnough
 
     monkeypatch.setattr(EventLog, "awaited", 1_000)
-    monkeypatch.setattr(EventLog, "wait_for_opening", wait)
+    monkeypatch.setattr(EventLog, "wait", wait)
     async with Runner(make_agent(), InMemoryStateStore()) as runner:
         handle = await runner.submit("s", "Hi!")  # and nothing works
         with pytest.raises(LookedEnough):
