@@ -2,15 +2,23 @@
 
 from itertools import combinations
 from random import Random
+from typing import Any
 
 import pytest
-from scipy import stats
 
 from agentrt.evaluation.statistics import bootstrap, mcnemar, pass_at, pass_hat, wilson
 
 
+@pytest.fixture(scope="module")
+def stats() -> Any:
+    """Import it for these tests alone: that takes most of a second."""
+    from scipy import stats
+
+    return stats
+
+
 @pytest.mark.parametrize(("successes", "tries"), [(0, 1), (1, 1), (0, 8), (3, 8), (8, 8), (1, 40), (499, 1_000)])
-def test_wilson_is_that_of_scipy(successes: int, tries: int) -> None:
+def test_wilson_is_that_of_scipy(stats: Any, successes: int, tries: int) -> None:
     expected = stats.binomtest(successes, tries).proportion_ci(method="wilson")
     assert wilson(successes, tries) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
@@ -18,7 +26,7 @@ def test_wilson_is_that_of_scipy(successes: int, tries: int) -> None:
 @pytest.mark.parametrize(
     ("better", "worse"), [(0, 0), (1, 0), (3, 0), (8, 0), (4, 4), (5, 12), (30, 9), (480, 520), (700, 610), (3_000, 9)]
 )
-def test_mcnemar_is_the_exact_sign_test_of_scipy(better: int, worse: int) -> None:
+def test_mcnemar_is_the_exact_sign_test_of_scipy(stats: Any, better: int, worse: int) -> None:
     expected = stats.binomtest(better, better + worse).pvalue if better + worse else 1.0
     assert mcnemar(better, worse) == pytest.approx(expected, rel=1e-9)
     assert mcnemar(better, worse) == mcnemar(worse, better)
@@ -40,7 +48,7 @@ def test_estimates_are_the_share_of_all_choices(tries: int) -> None:
             assert pass_hat(successes, tries, k) == pytest.approx(sum(map(all, choices)) / len(choices))
 
 
-def test_the_bootstrap_is_close_to_that_of_scipy() -> None:
+def test_the_bootstrap_is_close_to_that_of_scipy(stats: Any) -> None:
     random = Random(3)
     values = [random.choice([0.0, 0.25, 0.5, 1.0]) for _ in range(60)]
     expected = stats.bootstrap(

@@ -9,12 +9,9 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from anthropic import AnthropicVertex
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from agentrt.errors import ConfigError, Rejected, Transient
 from agentrt.model import (
@@ -275,6 +272,8 @@ async def test_claude_on_vertex_is_sent_what_anthropics_client_sends(stream: boo
         sent.append(request)
         return httpx2.Response(200, json=CLAUDE_ANSWER)
 
+    from anthropic import AnthropicVertex
+
     client = AnthropicVertex(
         region="global",
         project_id="mine",
@@ -294,6 +293,9 @@ async def test_claude_on_vertex_is_sent_what_anthropics_client_sends(stream: boo
 
 @pytest.mark.slow  # Google's library waits between its attempts
 async def test_a_service_account_gets_a_token_from_googles_server(tmp_path: Path, free_tcp_port: int) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import rsa
+
     key = rsa.generate_private_key(65537, 2048)
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

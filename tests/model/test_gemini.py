@@ -6,9 +6,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from google.genai import types
 from hypothesis import given
-from pydantic import TypeAdapter
 
 from agentrt import Agent, Msg, Toolkit
 from agentrt.embedding import GeminiEmbedding
@@ -33,11 +31,11 @@ from agentrt.message import (
 from agentrt.model import GeminiChatModel, chat_model
 from agentrt.types import ChatResponse, ChatUsage, ToolChoice
 from tests.loop.helpers import add
+from tests.model.apis.rules import request_type
 from tests.model.test_openai_responses import PNG, TOOLS, WEATHER, ask, conversations
 from tests.model.wire_openai import HELLO, KEY, Answer, Server, events, json_of
 
 URL = "http://test.invalid/v1beta"
-CONTENTS: Any = TypeAdapter(list[types.Content])
 CODE = {"executableCode": {"language": "PYTHON", "code": "1"}}
 PARTS: list[dict[str, Any]] = [
     {"text": "Ich ", "thought": True},
@@ -118,6 +116,8 @@ async def test_a_model_is_found_by_the_name_that_google_lists() -> None:
 
 
 async def test_a_request_is_what_the_api_takes() -> None:
+    from google.genai.types import GenerationConfig
+
     reply: list[ContentBlock] = [
         ThinkingBlock("hm", signature='gemini:{"signature": "c2ln", "is_of_call": true}'),
         ToolCallBlock("c1", "get_weather", "{}"),
@@ -141,8 +141,8 @@ async def test_a_request_is_what_the_api_takes() -> None:
     await ask(model, messages, search, ToolChoice("get_weather"))
 
     (body,) = server.bodies
-    CONTENTS.validate_python(body["contents"])
-    types.GenerationConfig.model_validate(body["generationConfig"])
+    request_type("gemini").validate_python(body["contents"])
+    GenerationConfig.model_validate(body["generationConfig"])
     assert body == {
         "systemInstruction": {"parts": [{"text": "Be brief."}]},
         "generationConfig": {
@@ -273,7 +273,7 @@ def test_every_conversation_is_valid_for_the_api(messages: list[Msg]) -> None:
     before = [msg.to_json() for msg in messages]
     contents = format_gemini(messages, signs_calls=True)["contents"]
 
-    CONTENTS.validate_python(contents)
+    request_type("gemini").validate_python(contents)
     assert [turn["role"] for turn in contents] == [("user", "model")[place % 2] for place in range(len(contents))]
     for turn, following in pairwise([*contents, {"parts": []}]):
         assert turn["parts"]

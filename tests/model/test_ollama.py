@@ -8,7 +8,6 @@ import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ollama._types import ChatRequest
 
 from agentrt import Agent, Msg
 from agentrt.errors import ConfigError, Malformed, ModelError, Rejected, Transient
@@ -82,6 +81,8 @@ async def answer(*answers: Any, **options: Any) -> ChatResponse:
 
 def body_of(messages: list[Msg] = HELLO, tools: Any = None, choice: ToolChoice | None = None, **options: Any) -> Any:
     """Return the body of a request, which the official client would send as well."""
+    from ollama._types import ChatRequest
+
     model = OllamaChatModel("m", **options)
     body = model._native_body(messages, tools, choice) or model._body(messages, tools, choice)
     ChatRequest.model_validate(body)
@@ -245,6 +246,8 @@ def test_a_conversation_has_the_shape_of_the_api() -> None:
         ),
         UserMsg("user", [sound]),
     ]
+    from ollama._types import ChatRequest
+
     formatted = format_ollama(messages[:3])
     ChatRequest.model_validate({"model": "m", "messages": formatted})
     assert formatted[1]["images"] == ["aGk="]

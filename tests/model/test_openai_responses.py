@@ -7,11 +7,9 @@ from typing import Any
 
 import anyio
 import httpx2
-import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses.response_create_params import ResponseCreateParams
 
 from agentrt import Agent, Msg, Toolkit
 from agentrt.errors import ConfigError, ModelError, RateLimited, Refused, Rejected, Transient
@@ -34,10 +32,10 @@ from agentrt.message import (
 from agentrt.model import OpenAIResponsesModel, chat_model
 from agentrt.types import STRUCTURED_OUTPUT, STRUCTURED_OUTPUT_HINT, ChatResponse, ChatUsage, ToolChoice
 from tests.loop.helpers import add
+from tests.model.apis.rules import request_type
 from tests.model.wire_openai import HELLO, KEY, URL, Answer, Server, error, events, json_of
 
 PNG = Base64Source("aGk=", "image/png")
-REQUEST: Any = pydantic.TypeAdapter(ResponseCreateParams)
 WEATHER: dict[str, Any] = {"name": "get_weather", "description": "", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [{"type": "function", "function": WEATHER}]
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -192,7 +190,7 @@ async def test_a_request_is_what_the_api_takes() -> None:
     await ask(model, messages, TOOLS, ToolChoice("get_weather"))
 
     (body,) = server.bodies
-    REQUEST.validate_python({name: value for name, value in body.items() if name != "stream"})
+    request_type("responses").validate_python({name: value for name, value in body.items() if name != "stream"})
     assert server.requests[0].url.path == "/v1/responses"
     assert body == {
         "model": "gpt-test",
@@ -244,7 +242,7 @@ async def test_a_schema_is_a_strict_format_beside_the_verbosity():
     await ask(model, [*HELLO, UserMsg("runtime", [HintBlock(STRUCTURED_OUTPUT_HINT)])], [ANSWER])
 
     (body,) = server.bodies
-    REQUEST.validate_python({name: value for name, value in body.items() if name != "stream"})
+    request_type("responses").validate_python({name: value for name, value in body.items() if name != "stream"})
     schema = body["text"]["format"].pop("schema")
     assert (list(schema["properties"]), schema["additionalProperties"]) == (["city"], False)
     assert body["text"] == {"verbosity": "low", "format": {"type": "json_schema", "name": "answer", "strict": True}}
@@ -318,7 +316,7 @@ def test_every_conversation_is_valid_for_the_api(messages: list[Msg]) -> None:
     before = [msg.to_json() for msg in messages]
     items = format_openai_responses(messages)
 
-    REQUEST.validate_python({"model": "m", "input": items})
+    request_type("responses").validate_python({"model": "m", "input": items})
     due: list[str] = []
     for item, following in pairwise([*items, {}]):
         match item.get("type", item.get("role")):

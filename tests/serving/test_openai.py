@@ -8,7 +8,6 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import httpx2
-import openai
 import pytest
 from pydantic import BaseModel
 
@@ -26,8 +25,10 @@ HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 
 
 @contextmanager
-def serve_openai(agent: Any, *, key: str = "none", **options: Any) -> Iterator[tuple[openai.OpenAI, httpx2.Client]]:
+def serve_openai(agent: Any, *, key: str = "none", **options: Any) -> Iterator[tuple[Any, httpx2.Client]]:
     """Return the official client of a served agent, and a plain one."""
+    import openai
+
     headers = {"Authorization": f"Bearer {key}"}
     with (
         # Comments keep a connection alive, and a client has to skip them.
@@ -106,6 +107,8 @@ def test_session_keeps_the_conversation_here():
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_question_is_text_with_its_url(stream):
+    import openai
+
     with serve_openai(make_agent(approved_pay())) as (client, plain):
         ask = {"model": "assistant", "messages": [{"role": "user", "content": "call pay"}], "stream": stream}
         answer = client.chat.completions.create(**ask)
@@ -143,6 +146,8 @@ def test_dropped_attempt_is_followed_by_the_answer():
 
 
 def test_a_model_that_is_busy_or_full_is_named_as_the_api_does():
+    import openai
+
     model = ScriptedChatModel([RateLimited("secret"), ContextOverflow("secret"), ContextOverflow("secret")])
     with serve_openai(Agent("assistant", "", model)) as (client, _):
         with pytest.raises(openai.RateLimitError) as busy:
@@ -156,6 +161,8 @@ def test_a_model_that_is_busy_or_full_is_named_as_the_api_does():
 
 
 def test_errors_have_the_form_of_the_api():
+    import openai
+
     model = ScriptedChatModel([RuntimeError("password hunter2")] * 2, stream=True)
     owners = BearerTokens({"ann-token": "ann"})
     with serve_openai(Agent("assistant", "", model), auth=owners, key="ann-token") as (client, plain):
@@ -252,6 +259,8 @@ def test_typed_answer_is_parsed_by_the_official_client():
 
 
 def test_typed_answer_that_does_not_fit_is_never_the_answer():
+    import openai
+
     texts = ['{"city": "Oslo", "days": "x"}', '{"city": "Rome", "days": 1}']
     with serve_openai(Agent("assistant", "", ScriptedChatModel(answers(*texts, *texts)))) as (client, _):
         ask = {"model": "assistant", "messages": HELLO, "response_format": Trip}

@@ -3,6 +3,7 @@
 Each check takes the body of a request, and fails where the API would answer with a 400.
 """
 
+import functools
 import json
 import re
 from base64 import b64decode
@@ -11,14 +12,43 @@ from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
 import pydantic
-from anthropic.types import ContentBlockParam, MessageCreateParams
-from google.genai import types
-from openai.types.chat import CompletionCreateParams
-from openai.types.responses import ResponseCreateParams, ResponseInputItemParam
 
 from tests.model.wire_bedrock import check_shape
 
 JSONObject = dict[str, Any]
+
+
+# Functions import the SDKs: that takes two seconds, and each process that runs tests collects these.
+@functools.cache
+def request_type(api: str) -> Any:
+    """Return the SDK's type of a request; for Gemini of its contents."""
+    kind: Any
+    match api:
+        case "chat":
+            from openai.types.chat import CompletionCreateParams as kind
+        case "responses":
+            from openai.types.responses import ResponseCreateParams as kind
+        case "anthropic":
+            from anthropic.types import MessageCreateParams as kind
+        case _:
+            from google.genai.types import Content
+
+            kind = list[Content]
+    return pydantic.TypeAdapter(kind)
+
+
+@functools.cache
+def _item_fields() -> dict[str, set[str]]:
+    from openai.types.responses import ResponseInputItemParam
+
+    return _fields_by_type(*get_args(ResponseInputItemParam))
+
+
+@functools.cache
+def _part_fields() -> dict[str, set[str]]:
+    from anthropic.types import ContentBlockParam
+
+    return _fields_by_type(*get_args(ContentBlockParam))
 
 
 def _fields_by_type(*classes: Any) -> dict[str, set[str]]:
@@ -31,14 +61,6 @@ def _fields_by_type(*classes: Any) -> dict[str, set[str]]:
     return fields
 
 
-_TYPES: dict[str, Any] = {
-    "chat": pydantic.TypeAdapter(CompletionCreateParams),
-    "responses": pydantic.TypeAdapter(ResponseCreateParams),
-    "anthropic": pydantic.TypeAdapter(MessageCreateParams),
-}
-_CONTENTS: Any = pydantic.TypeAdapter(list[types.Content])
-_ITEM_FIELDS = _fields_by_type(*get_args(ResponseInputItemParam))
-_PART_FIELDS = _fields_by_type(*get_args(ContentBlockParam))
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _GIVEN_TO_FOREIGN_CALLS = "skip_thought_signature_validator"
 
@@ -48,9 +70,9 @@ def check_request(api: str, body: JSONObject) -> None:
     if api == "bedrock":
         check_shape(body)
     elif api == "gemini":
-        _CONTENTS.validate_python(body["contents"])
+        request_type(api).validate_python(body["contents"])
     else:
-        _read_all(_TYPES[api].validate_python({name: value for name, value in body.items() if name != "stream"}))
+        _read_all(request_type(api).validate_python({name: value for name, value in body.items() if name != "stream"}))
     _CHECKS[api](body)
 
 
@@ -95,7 +117,7 @@ def check_responses(body: JSONObject) -> None:
     ids = [item["id"] for item in items if "id" in item]
     assert len(ids) == len({*ids}), "an item twice"
     for item, following in pairwise([*items, {}]):
-        assert {*item} <= _ITEM_FIELDS[item.get("type", "message")]
+        assert {*item} <= _item_fields()[item.get("type", "message")]
         kind = item.get("type", item.get("role"))
         if kind == "function_call":
             assert item["call_id"] not in {*due, *answered}
@@ -148,7 +170,7 @@ def check_anthropic(body: JSONObject) -> None:
     if used:
         assert body["tools"]
     for part in _parts_within(turns):
-        assert {*part} <= _PART_FIELDS[part["type"]]
+        assert {*part} <= _part_fields()[part["type"]]
         if part["type"] == "image" and part["source"]["type"] == "base64":
             assert part["source"]["media_type"] in ("image/jpeg", "image/png", "image/gif", "image/webp")
     if "thinking" in body:

@@ -1,15 +1,12 @@
 """Whatever the types of the SDKs say may come: it is read, kept or passed over, and the answer stays whole."""
 
 import asyncio
+import functools
 import json
+from typing import Any
 
-from anthropic.types import ContentBlock as AnthropicBlock
-from anthropic.types.beta import BetaContentBlock
-from google.genai import types as google
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletionChunk
-from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 
 from agentrt.errors import ModelError
 from agentrt.message import AssistantMsg, ProviderBlock
@@ -37,10 +34,8 @@ READ_EVENTS = (
     "response.reasoning_text.delta",
     "response.refusal.delta",
 )
-EVENTS = [cls for cls in union_members(ResponseStreamEvent) if name_of_type(cls) not in READ_EVENTS]
 # Items with a meaning of their own; all others are kept as they come.
 READ_ITEMS = ("function_call", "image_generation_call", "message", "reasoning")
-ITEMS = [cls for cls in union_members(ResponseOutputItem) if name_of_type(cls) not in READ_ITEMS]
 HOSTED_ITEMS = (
     "code_interpreter_call",
     "compaction",
@@ -56,13 +51,30 @@ HOSTED_ITEMS = (
     "web_search_call",
 )
 READ_BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use")
-BLOCKS = [
-    cls
-    for cls in [*union_members(AnthropicBlock), *union_members(BetaContentBlock)]
-    if name_of_type(cls) not in READ_BLOCKS
-]
 READ_PARTS = ("text", "thought", "function_call", "function_response")
-PARTS = [name for name in google.Part.model_fields if name not in READ_PARTS]
+
+
+@functools.cache
+def other_events() -> list[Any]:
+    from openai.types.responses import ResponseStreamEvent
+
+    return [cls for cls in union_members(ResponseStreamEvent) if name_of_type(cls) not in READ_EVENTS]
+
+
+@functools.cache
+def other_items() -> list[Any]:
+    from openai.types.responses import ResponseOutputItem
+
+    return [cls for cls in union_members(ResponseOutputItem) if name_of_type(cls) not in READ_ITEMS]
+
+
+@functools.cache
+def other_blocks() -> list[Any]:
+    from anthropic.types import ContentBlock
+    from anthropic.types.beta import BetaContentBlock
+
+    blocks = [*union_members(ContentBlock), *union_members(BetaContentBlock)]
+    return [cls for cls in blocks if name_of_type(cls) not in READ_BLOCKS]
 
 
 @given(st.data())
@@ -73,7 +85,7 @@ def test_other_events_of_the_responses_api_change_nothing(
     api = apis["responses"]
     sent = list(api.sent)
     for _ in range(5):
-        event = example_of(data.draw, data.draw(st.sampled_from(EVENTS)))
+        event = example_of(data.draw, data.draw(st.sampled_from(other_events())))
         sent.insert(data.draw(st.integers(1, len(sent) - 1)), event)
     assert said(read(runner, api, api.body(sent))) == said(read(runner, api, api.body()))
 
@@ -81,7 +93,7 @@ def test_other_events_of_the_responses_api_change_nothing(
 @given(st.data())
 @settings(max_examples=30)
 def test_each_item_of_openai_is_kept_and_can_go_back(data: st.DataObject) -> None:
-    items = [example_of(data.draw, data.draw(st.sampled_from(ITEMS))) for _ in range(3)]
+    items = [example_of(data.draw, data.draw(st.sampled_from(other_items()))) for _ in range(3)]
     for number, item in enumerate(items):
         item["id"] = f"x_{number}"
     message = {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": "A"}]}
@@ -104,7 +116,7 @@ def test_each_item_of_openai_is_kept_and_can_go_back(data: st.DataObject) -> Non
 def test_each_block_of_anthropic_is_kept_and_can_go_back(
     apis: dict[str, Api], runner: asyncio.Runner, data: st.DataObject
 ) -> None:
-    cls = data.draw(st.sampled_from(BLOCKS))
+    cls = data.draw(st.sampled_from(other_blocks()))
     block = example_of(data.draw, cls)
     body = b"".join(map(wire.line, [wire.start(), *wire.block(0, block), *wire.text(1, "A"), *wire.stop()]))
     answer = read(runner, apis["anthropic"], body)
@@ -126,7 +138,10 @@ def test_each_block_of_anthropic_is_kept_and_can_go_back(
 def test_each_part_of_google_leaves_the_answer_whole(
     apis: dict[str, Api], runner: asyncio.Runner, data: st.DataObject
 ) -> None:
-    field = google.Part.model_fields[data.draw(st.sampled_from(PARTS))]
+    from google.genai import types as google
+
+    parts = [name for name in google.Part.model_fields if name not in READ_PARTS]
+    field = google.Part.model_fields[data.draw(st.sampled_from(parts))]
     part = {field.alias: example_of(data.draw, field.annotation) or {}}
     candidate = {**example_of(data.draw, google.Candidate), "finishReason": "STOP", "index": 0}
     candidate["content"] = {"role": "model", "parts": [{"text": "A"}, part]}
@@ -147,6 +162,8 @@ def test_each_part_of_google_leaves_the_answer_whole(
 def test_other_fields_of_a_chat_chunk_change_nothing(
     apis: dict[str, Api], runner: asyncio.Runner, data: st.DataObject
 ) -> None:
+    from openai.types.chat import ChatCompletionChunk
+
     api = apis["chat"]
     sent = list(api.sent)
     for _ in range(3):

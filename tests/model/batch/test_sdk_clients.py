@@ -4,17 +4,8 @@ import io
 import json
 from typing import Any
 
-import anthropic
 import httpx2
-import openai
 import pytest
-from anthropic.types.messages import MessageBatch
-from google import genai
-from google.genai import types as google
-from openai.types import Batch as OpenAIBatch
-from openai.types import FileObject
-from openai.types.chat import ChatCompletion
-from openai.types.responses import Response
 
 from tests.model.apis.rules import check_request
 from tests.model.batch.batch_server import (
@@ -33,6 +24,11 @@ ANSWERS = ["answer 0", "answer 1"]
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 async def test_openai_reads_our_batch_and_we_read_theirs(api: str) -> None:
+    import openai
+    from openai.types import Batch, FileObject
+    from openai.types.chat import ChatCompletion
+    from openai.types.responses import Response
+
     server = BatchServer()
     http = httpx2.AsyncClient(transport=Transport(server))
     client = openai.AsyncOpenAI(api_key=KEY, base_url=URLS[api], http_client=http, max_retries=0)
@@ -42,7 +38,7 @@ async def test_openai_reads_our_batch_and_we_read_theirs(api: str) -> None:
 
     await client.batches.retrieve(ours.id)
     record = await client.batches.retrieve(ours.id)
-    OpenAIBatch.model_validate(record.to_dict(), strict=True)
+    Batch.model_validate(record.to_dict(), strict=True)
     assert record.output_file_id is not None
     lines = (await client.files.content(record.output_file_id)).text.splitlines()
     answer_type = ChatCompletion if api == "chat" else Response
@@ -65,6 +61,9 @@ async def test_openai_reads_our_batch_and_we_read_theirs(api: str) -> None:
 
 
 async def test_anthropic_reads_our_batch_and_we_read_theirs() -> None:
+    import anthropic
+    from anthropic.types.messages import MessageBatch
+
     server = BatchServer()
     http = httpx2.AsyncClient(transport=Transport(server))
     client = anthropic.AsyncAnthropic(api_key=KEY, base_url=URLS["anthropic"], http_client=http, max_retries=0)
@@ -85,6 +84,9 @@ async def test_anthropic_reads_our_batch_and_we_read_theirs() -> None:
 
 
 async def test_google_reads_our_batch_and_we_read_theirs() -> None:
+    from google import genai
+    from google.genai import types as google
+
     server = BatchServer()
     options = google.HttpOptions(
         base_url="https://google.test", api_version="v1beta", client_args={"transport": sync_transport(server)}
