@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from agentrt._runtime.keywords import find_elsewhere, keep_old_modules
+from agentrt._runtime.keywords.moved_names import find_elsewhere, keep_old_modules
 from agentrt.agent import Agent, AgentBase, UserAgent
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import Msg, UserMsg

@@ -26,7 +26,7 @@ from agentrt._runtime.block import (
     no_json_form,
     parse_json,
 )
-from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.keywords.attributes import suggest_attributes
 from agentrt._runtime.timestamp import WireTimestamp
 from agentrt.errors import InvalidInputError
 from agentrt.types import (

@@ -9,10 +9,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from agentrt._runtime.boundary import ANSWERS, AnswerEvent, read_message
-from agentrt._runtime.chain import Chains, HookSpec, LayerOutcome, LayerRecord
+from agentrt._runtime.chain.chains import Chains
 from agentrt._runtime.chain.check import check_constraints, check_duplicates, check_instance, overrides
+from agentrt._runtime.chain.layer_record import LayerOutcome, LayerRecord
 from agentrt._runtime.chain.order import arrange_entries
-from agentrt._runtime.chain.spec import EVERY_STEP
+from agentrt._runtime.chain.spec import EVERY_STEP, HookSpec
 from agentrt._runtime.chain.terms.entries import Bundle, Limited, When, layers_in, split_entries
 from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
 from agentrt._runtime.model_interface.wire import WireRecord

@@ -35,7 +35,7 @@ from agentrt._runtime.block import (
     no_json_form,
     parse_json,
 )
-from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.keywords.attributes import suggest_attributes
 from agentrt._runtime.text import repr_of
 from agentrt._runtime.timestamp import Timestamp, timestamp_text
 from agentrt.event import (

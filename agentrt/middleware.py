@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from agentrt._runtime.chain.terms.entries import Bundle, Limited, OnFailure, When
-from agentrt._runtime.keywords import keep_old_names, suggest_keywords
+from agentrt._runtime.keywords.moved_names import keep_old_names
+from agentrt._runtime.keywords.suggestions import suggest_keywords
 from agentrt.agent.installed import InstalledLayer, installed_layers
 from agentrt.compat.hook_middleware import HookMiddleware
 from agentrt.hooks import (
@@ -66,20 +67,9 @@ from agentrt_middleware.plan.todo import TodoMiddleware
 from agentrt_middleware.rag.middleware import RAGMiddleware, RerankHits
 from agentrt_middleware.rate_limit.middleware import RateLimitMiddleware
 from agentrt_middleware.rate_limit.redis import RedisLimitStore
-from agentrt_middleware.redaction import (
-    API_KEY,
-    CARD,
-    EMAIL,
-    IBAN,
-    IP,
-    PHONE,
-    PRIVATE_KEY,
-    Between,
-    Detector,
-    Literals,
-    Pattern,
-    RedactionMiddleware,
-)
+from agentrt_middleware.redaction.detectors import Between, Detector, Literals, Pattern
+from agentrt_middleware.redaction.middleware import RedactionMiddleware
+from agentrt_middleware.redaction.shipped import API_KEY, CARD, EMAIL, IBAN, IP, PHONE, PRIVATE_KEY
 from agentrt_middleware.retry import RetryMiddleware
 from agentrt_middleware.skills.middleware import SkillsMiddleware
 from agentrt_middleware.timeout import TimeoutMiddleware

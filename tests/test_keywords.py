@@ -33,7 +33,8 @@ from agentrt import (
     tool,
 )
 from agentrt import agent as agents
-from agentrt._runtime.keywords import compute_missing, suggest_arguments, suggest_attributes, suggest_keywords
+from agentrt._runtime.keywords.attributes import compute_missing, suggest_attributes
+from agentrt._runtime.keywords.suggestions import suggest_arguments, suggest_keywords
 from agentrt.agent import AgentBase, ReActAgent, ReActConfig
 from agentrt.errors import ConfigError, InvalidInputError, UnknownKeywordError, UsageError, WrongCallError
 from agentrt.memory import LongTermMemory

@@ -1,3 +1,1 @@
 """The inside of agentrt: no name in here is public, and each may change at any time."""
-
-__all__: list[str] = []

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict, TypeVar
 import pydantic  # whose classes are loaded by their first use: never name one at the top of a module
 from pydantic_core import CoreSchema, ErrorDetails, ValidationError, from_json
 
-from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.keywords.attributes import suggest_attributes
 from agentrt._runtime.representation import describe_content, fields_set, never_raises, repr_as_call
 from agentrt.errors import InvalidInputError
 

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agentrt._runtime.conversation.turns import WhenBusy
-from agentrt._runtime.http import check_headers, check_http_client, check_max_bytes, check_sign
+from agentrt._runtime.http.options import check_headers, check_http_client, check_max_bytes, check_sign
 from agentrt.a2a.connection import A2AConnection
 from agentrt.a2a.model import RemoteAgentModel
 from agentrt.a2a.task import ANSWER_TOOL

@@ -10,7 +10,9 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from agentrt._runtime.boundary import strict_json
-from agentrt._runtime.http import CallTimer, Credentials, HTTPPeer, HTTPResponse, Timeouts
+from agentrt._runtime.http.credentials import Credentials
+from agentrt._runtime.http.limits import CallTimer, Timeouts
+from agentrt._runtime.http.peer import HTTPPeer, HTTPResponse
 from agentrt._runtime.text import escape_controls, one_line, whole_characters
 from agentrt.errors import Malformed, ModelError, RateLimited, Rejected, Transient
 from agentrt.model.remote.sse import EventReader

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from agentrt._runtime.conversation.inputs import AgentInput
 from agentrt._runtime.conversation.reply_stream import PartialStream, ReplyStream, TextStream
 from agentrt._runtime.conversation.run import Run
-from agentrt._runtime.keywords import import_when_read
+from agentrt._runtime.keywords.moved_names import import_when_read
 from agentrt._runtime.output.audio import AudioPlayer
 from agentrt._runtime.output.queue import MessageQueue
 from agentrt._runtime.terminal.user_input import TerminalUserInput, UserInputBase, UserInputData
@@ -21,7 +21,9 @@ from agentrt.types import ContextConfig, ReActConfig
 
 if TYPE_CHECKING:
     from agentrt.compat.react.agent import ReActAgent
-    from agentrt.compat.subagent import PermissionBundle, SubAgentBase, SubAgentSpec, make_subagent_tool
+    from agentrt.compat.subagent.base import SubAgentBase
+    from agentrt.compat.subagent.spec import PermissionBundle, SubAgentSpec
+    from agentrt.compat.subagent.tool import make_subagent_tool
 
 __all__ = [
     "Agent",
@@ -59,7 +61,9 @@ if not TYPE_CHECKING:  # which would take any name
         __name__,
         {
             "agentrt.compat.react.agent": ["ReActAgent"],
-            "agentrt.compat.subagent": ["PermissionBundle", "SubAgentBase", "SubAgentSpec", "make_subagent_tool"],
+            "agentrt.compat.subagent.base": ["SubAgentBase"],
+            "agentrt.compat.subagent.spec": ["PermissionBundle", "SubAgentSpec"],
+            "agentrt.compat.subagent.tool": ["make_subagent_tool"],
             "agentrt.serving": ["StudioUserInput"],  # programs for AgentScope import it from here
         },
     )

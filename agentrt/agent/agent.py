@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast, overload
 import anyio
 
 from agentrt._runtime.boundary import read_message, read_messages
-from agentrt._runtime.chain import OBSERVED_LAYERS, ObservableCore, StreamCore
 from agentrt._runtime.chain.explain import ChildDescription, ToolDescriptions, ToolsetDescription
+from agentrt._runtime.chain.layer_record import OBSERVED_LAYERS
+from agentrt._runtime.chain.spec import ObservableCore, StreamCore
 from agentrt._runtime.chain.terms.entries import layers_in, split_entries
 from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, as_stream, tell_changed
 from agentrt._runtime.concurrency.event_loop import in_event_loop
@@ -36,17 +37,13 @@ from agentrt._runtime.conversation.turns import Claim, WhenBusy, lock_of, saves_
 from agentrt._runtime.decoding.answer_form import AnswerForm
 from agentrt._runtime.flow.events import ToldEvents, replace_in_event
 from agentrt._runtime.flow.handles import holds
-from agentrt._runtime.keywords import (
-    accept_old_keywords,
-    hide_unknown,
-    suggest_arguments,
-    suggest_attributes,
-    suggest_keywords,
-    wrong_call,
-)
+from agentrt._runtime.keywords.attributes import suggest_attributes
+from agentrt._runtime.keywords.old_keywords import accept_old_keywords
+from agentrt._runtime.keywords.suggestions import hide_unknown, suggest_arguments, suggest_keywords, wrong_call
 from agentrt._runtime.loop.compression import compress, compress_now
 from agentrt._runtime.loop.driver import relate_to_earlier, run_reply
-from agentrt._runtime.loop.observers import observe_events, observe_wire
+from agentrt._runtime.loop.observers.events import observe_events
+from agentrt._runtime.loop.observers.wire import observe_wire
 from agentrt._runtime.loop.opening import check_has_something
 from agentrt._runtime.loop.outcome import abandon_unfinished_reply
 from agentrt._runtime.loop.reasoning import call_model, reason, system_prompt
@@ -55,7 +52,7 @@ from agentrt._runtime.loop.reply import reply
 from agentrt._runtime.loop.tool_calls.acting import act
 from agentrt._runtime.loop.tool_calls.approval import check_permission
 from agentrt._runtime.loop.tool_calls.round_tools import current_tools
-from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.output.reply_printing import print_reply
 from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase, ReActAgentBase, interrupted_msg, no_reply_error
@@ -89,7 +86,7 @@ from agentrt.hooks import AgentChains, LayerEntry, MiddlewareBase, ReplyInput
 from agentrt.message import Msg
 from agentrt.state import AgentState, StateStore
 from agentrt.tool import ToolBase, ToolGroup, Toolkit
-from agentrt.tool.signature import function_name
+from agentrt.tool.signature.callables import function_name
 from agentrt.tool.toolkit import ToolLike
 from agentrt.types import ContextConfig, ReActConfig
 from agentrt.workspace import FileSystemBase

@@ -10,13 +10,16 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import anyio
 
 from agentrt._runtime.block import new_name
-from agentrt._runtime.chain import OBSERVED_LAYERS, ObservableCore, compile_chains, explain
-from agentrt._runtime.chain.explain import ExplainFormat, ToolDescriptions
+from agentrt._runtime.chain.compile import compile_chains
+from agentrt._runtime.chain.explain import ExplainFormat, ToolDescriptions, explain
+from agentrt._runtime.chain.layer_record import OBSERVED_LAYERS
+from agentrt._runtime.chain.spec import ObservableCore
 from agentrt._runtime.chain.terms.entries import layers_in, split_entries
 from agentrt._runtime.concurrency.event_loop import call_soon_function
 from agentrt._runtime.concurrency.interrupt import InterruptResult
 from agentrt._runtime.conversation.run import Run
-from agentrt._runtime.keywords import accept_old_keywords, compute_missing, suggest_attributes
+from agentrt._runtime.keywords.attributes import compute_missing, suggest_attributes
+from agentrt._runtime.keywords.old_keywords import accept_old_keywords
 from agentrt._runtime.output.printer import Printer
 from agentrt._runtime.representation import describe_setting, never_raises, repr_as_call
 from agentrt.agent.audience import AgentConversation, Audience, AudienceMethods, Speech, console_is_disabled

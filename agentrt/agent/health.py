@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
-from agentrt._runtime.chain import Chains
+from agentrt._runtime.chain.chains import Chains
 from agentrt._runtime.concurrency.lifespan import lifespan_failure
 from agentrt._runtime.options import check_seconds
 from agentrt.agent.delegation.agent_tool import descendants_of, toolkits_of

@@ -4,7 +4,7 @@ import inspect
 from functools import partial
 from typing import ClassVar, NoReturn, TypeVar, get_origin
 
-from agentrt._runtime.keywords import compute_missing
+from agentrt._runtime.keywords.attributes import compute_missing
 from agentrt.errors import UsageError
 
 _Class = TypeVar("_Class", bound=type)

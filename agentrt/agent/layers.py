@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.keywords.attributes import suggest_attributes
 from agentrt.hooks import MiddlewareBase
 
 CHAINS_ARE_BUILT = (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
-from agentrt._runtime.chain import HookSpec
+from agentrt._runtime.chain.spec import HookSpec
 from agentrt._runtime.concurrency.background_task import BackgroundTask
 from agentrt._runtime.concurrency.coroutine_reader import as_stream
 from agentrt._runtime.concurrency.mailbox import Mailbox

@@ -4,7 +4,7 @@ from math import inf
 from typing import Unpack
 
 from agentrt._runtime.block import JSONObject
-from agentrt._runtime.http import Timeouts
+from agentrt._runtime.http.limits import Timeouts
 from agentrt.embedding.answer import EmbeddingReader
 from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, Vector
 from agentrt.errors import Malformed

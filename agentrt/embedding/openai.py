@@ -6,7 +6,7 @@ from typing import Unpack
 from urllib.parse import urlsplit
 
 from agentrt._runtime.block import JSONObject
-from agentrt._runtime.http import Timeouts
+from agentrt._runtime.http.limits import Timeouts
 from agentrt.embedding.answer import EmbeddingReader
 from agentrt.embedding.base import EmbeddingModelBase, EmbeddingResponse, EmbeddingUsage, Vector
 from agentrt.errors import ConfigError, Malformed

@@ -7,7 +7,8 @@ from typing import Any
 
 import pydantic
 
-from agentrt._runtime.schema import SchemaError, Validator
+from agentrt._runtime.schema.parts import SchemaError
+from agentrt._runtime.schema.validator import Validator
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError, UsageError
 from agentrt.evaluation.case import Evaluator, plain_value

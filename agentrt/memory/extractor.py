@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError, UsageError
 from agentrt.message import Msg, SystemMsg, UserMsg

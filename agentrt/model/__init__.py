@@ -1,6 +1,6 @@
 """Chat models: one provider, one file."""
 
-from agentrt._runtime.http import Timeouts
+from agentrt._runtime.http.limits import Timeouts
 from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
 from agentrt._runtime.model_interface.batch import Batch, BatchRequest, BatchResult, BatchStatus
 from agentrt._runtime.model_interface.capabilities import ModelCapabilities, ModelPrices, TokenPrices
@@ -10,7 +10,8 @@ from agentrt.model.bedrock import BedrockChatModel
 from agentrt.model.catalog.lookup import known_capabilities
 from agentrt.model.catalog.prices import PublishedPrices
 from agentrt.model.claude import ClaudeRules
-from agentrt.model.cloud import AWSAuth, GoogleAuth
+from agentrt.model.cloud.aws import AWSAuth
+from agentrt.model.cloud.google import GoogleAuth
 from agentrt.model.gemini import GeminiChatModel
 from agentrt.model.ollama import OllamaChatModel
 from agentrt.model.openai import OpenAIChatModel, Quirks

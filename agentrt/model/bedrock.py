@@ -33,7 +33,7 @@ from agentrt.model.claude import (
     count_passing_hints,
     rules_of,
 )
-from agentrt.model.cloud import AWSAuth
+from agentrt.model.cloud.aws import AWSAuth
 from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import BEDROCK_API
 from agentrt.model.remote.reader import AnswerReader

@@ -13,7 +13,7 @@ from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt.errors import ConfigError
 from agentrt.model.anthropic import AnthropicChatModel
 from agentrt.model.bedrock import BedrockChatModel
-from agentrt.model.cloud import GoogleAuth
+from agentrt.model.cloud.google import GoogleAuth
 from agentrt.model.gemini import GeminiChatModel
 from agentrt.model.ollama import OllamaChatModel
 from agentrt.model.openai import OpenAIChatModel, Quirks

@@ -7,7 +7,7 @@ from typing import Self
 from agentrt._runtime.block import new_name
 from agentrt._runtime.boundary import read_messages
 from agentrt._runtime.conversation.inputs import MessagesInput
-from agentrt._runtime.keywords import accept_old_keywords
+from agentrt._runtime.keywords.old_keywords import accept_old_keywords
 from agentrt._runtime.representation import describe_setting, never_raises
 from agentrt.agent import AgentBase
 from agentrt.agent.audience import broadcast

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from agentrt._runtime.keywords import keep_old_names
+from agentrt._runtime.keywords.moved_names import keep_old_names
 from agentrt.rag.document import Chunk, Chunker, Document, Section, SplitDocument
 from agentrt.rag.knowledge import KnowledgeBase, KnowledgeHit, KnowledgeHits, SimpleKnowledge, SyncReport
 from agentrt.rag.pdf_reader import PDFReader

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Protocol
 
-from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.keywords.attributes import suggest_attributes
 from agentrt._runtime.representation import never_raises
 from agentrt.event import AnyEvent
 from agentrt.message import Msg

@@ -3,11 +3,12 @@
 from agentrt.runs.fork import Effects
 from agentrt.runs.parts import Change, LayerCallRecord, ModelRequest, Step
 from agentrt.runs.recorder import RunRecorder, run_stores
-from agentrt.runs.replay import Difference, Replay
+from agentrt.runs.replay.differences import Difference
+from agentrt.runs.replay.replay import Replay
 from agentrt.runs.run import After, Run
 from agentrt.runs.store import RunInfo, RunPage, RunStore
 from agentrt.runs.verification import Verification
-from agentrt.state.records import RunQuery, RunRow, RunRows, RunWrite
+from agentrt.state.records.rows import RunQuery, RunRow, RunRows, RunWrite
 
 __all__ = [
     "After",

@@ -25,7 +25,7 @@ from agentrt.model import ChatResponse, ChatUsage, WireRecord
 from agentrt.model.estimate import estimated_usage
 from agentrt.runs.changes import FoundChange, changes_between
 from agentrt.runs.contents import Scrubber, SessionContents, dump_json, dump_response
-from agentrt.state.records import RunRow
+from agentrt.state.records.rows import RunRow
 from agentrt.state.state import dump_head
 from agentrt.types import PermissionDecision
 

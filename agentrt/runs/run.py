@@ -18,12 +18,12 @@ from agentrt.runs.inner_calls import RecordedInnerCall, read_inner_calls
 from agentrt.runs.log import FORMAT
 from agentrt.runs.parts import LayerCallRecord, ModelRequest, Step
 from agentrt.state import AgentState
-from agentrt.state.records import RunRow
+from agentrt.state.records.rows import RunRow
 from agentrt.state.sessions import check_session_id
 from agentrt.types import ChatUsage, JSONObject, ToolChoice
 
 if TYPE_CHECKING:
-    from agentrt.runs.replay import Replay
+    from agentrt.runs.replay.replay import Replay
 
 After = Literal["stop", "keep", "ask"]
 """The end of a replay: at the first difference, at the end of the record, or where the model now ends it."""
@@ -240,7 +240,7 @@ class Run:
 
         Raises `UsageError` for a run without content or with a gap.
         """
-        from agentrt.runs.replay import replay_run  # which records the replay
+        from agentrt.runs.replay.replay import replay_run  # which records the replay
 
         return await replay_run(self, agent, after)
 

@@ -17,7 +17,7 @@ from agentrt.runs.log import encode_line, usage_json
 from agentrt.runs.run import Run
 from agentrt.runs.verification import Verification, verify_session
 from agentrt.runs.writer import RunWriter
-from agentrt.state.records import RunQuery, RunRow, RunRows, RunWrite
+from agentrt.state.records.rows import RunQuery, RunRow, RunRows, RunWrite
 from agentrt.state.sessions import check_labels, check_session_id
 from agentrt.types import ChatUsage, JSONObject
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from pydantic_core import from_json
 
-from agentrt.state.records import RunRow, RunRows
+from agentrt.state.records.rows import RunRow, RunRows
 
 _HASH = 64  # characters
 _TAIL = len('","hash":""}') - 1 + _HASH

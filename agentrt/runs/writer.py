@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from agentrt.runs.contents import SessionContents
 from agentrt.runs.log import BatchContext, RunEnd, RunLog, StepState
-from agentrt.state.records import RunRows, RunWrite
+from agentrt.state.records.rows import RunRows, RunWrite
 
 _logger = logging.getLogger("agentrt")
 

@@ -3,9 +3,10 @@
 from agentrt.errors import ConfigError
 
 try:
-    from agentrt.serving.acp import EditorCommand, acp_agent
+    from agentrt.serving.acp import acp_agent
+    from agentrt.serving.acp.command import EditorCommand
     from agentrt.serving.app import create_app
-    from agentrt.serving.inputs import RemoteUserInput, StudioUserInput
+    from agentrt.serving.inputs.user_input import RemoteUserInput, StudioUserInput
     from agentrt.serving.limits import Limits
     from agentrt.serving.mcp import mcp_server
     from agentrt.serving.owners.auth import Authenticate, BearerTokens

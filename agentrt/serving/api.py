@@ -37,7 +37,7 @@ from agentrt.serving.owners.sessions import (
     no_reply,
 )
 from agentrt.serving.responses import JsonResponse
-from agentrt.serving.runs import Playground
+from agentrt.serving.runs.playground import Playground
 from agentrt.serving.sse import EventStream, reply_messages
 from agentrt.serving.submission import path_of_events, read_status, submit_answer, submit_messages
 

@@ -24,20 +24,25 @@ from agentrt.runner import Runner
 from agentrt.runner.base import RunnerBase
 from agentrt.runner.supervisor import Supervisor
 from agentrt.runs import run_stores
-from agentrt.serving.a2a import A2ARoutes
-from agentrt.serving.agui import AgUi
+from agentrt.serving.a2a.endpoint import A2ARoutes
+from agentrt.serving.agui.endpoint import AgUi
 from agentrt.serving.api import Api
 from agentrt.serving.failure import ApiError, failure_body
 from agentrt.serving.gate import Gate
 from agentrt.serving.guard import RequestGuard, check_origins
-from agentrt.serving.inputs import InputBoard, InputRoutes, LoginRoute
+from agentrt.serving.inputs.board import InputBoard
+from agentrt.serving.inputs.logins import LoginRoute
+from agentrt.serving.inputs.routes import InputRoutes
 from agentrt.serving.limits import Limits
 from agentrt.serving.mcp.route import McpRoute
-from agentrt.serving.openai import OpenAIApi
+from agentrt.serving.openai.endpoint import OpenAIApi
 from agentrt.serving.owners.auth import Authenticate, identify
 from agentrt.serving.responses import JsonResponse
-from agentrt.serving.runs import Playground, PlaygroundSetting, RunRoutes
-from agentrt.serving.studio import LayerRoutes, ReportRoutes, StudioPage
+from agentrt.serving.runs.playground import Playground, PlaygroundSetting
+from agentrt.serving.runs.routes import RunRoutes
+from agentrt.serving.studio.page import StudioPage
+from agentrt.serving.studio.reports import ReportRoutes
+from agentrt.serving.studio.times import LayerRoutes
 from agentrt.state import InMemoryStateStore, SessionStore
 from agentrt.state.store import find_session
 

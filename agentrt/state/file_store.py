@@ -25,7 +25,8 @@ from agentrt.state.journal import (
     parse_json_line,
     parse_lines,
 )
-from agentrt.state.records import FileRunRows, RunRows
+from agentrt.state.records.files import FileRunRows
+from agentrt.state.records.rows import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_session_id, check_ttl, session_status
 from agentrt.state.state import AgentState, dump_messages, join_state, split_state, state_from_json
 from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision

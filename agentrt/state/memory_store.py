@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from agentrt._runtime.representation import never_raises
 from agentrt.state.changes import mark_saved, unsaved_changes
-from agentrt.state.records import MemoryRunRows, RunRows
+from agentrt.state.records.memory import MemoryRunRows
+from agentrt.state.records.rows import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_session_id, check_ttl, session_status
 from agentrt.state.state import AgentState, join_state
 from agentrt.state.store import SessionStoreBase, check_revision, check_saved, next_revision

@@ -13,7 +13,7 @@ from pydantic_core import CoreConfig, SchemaSerializer, ValidationError, from_js
 
 from agentrt._runtime.block import InProcess, Strict, new_name
 from agentrt._runtime.flow.handles import HeldValues
-from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.keywords.attributes import suggest_attributes
 from agentrt._runtime.representation import never_raises, repr_as_call
 from agentrt._runtime.text import type_with_article
 from agentrt.errors import SessionCorrupt, SessionUnserializable, SessionVersion, UsageError

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from agentrt._runtime.keywords import import_when_read
+from agentrt._runtime.keywords.moved_names import import_when_read
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 from agentrt.tool.function import FunctionTool
@@ -13,18 +13,14 @@ from agentrt.tool.toolset import Toolset
 from agentrt.types import FlowLabel, OpenQuestion, ToolChoice, ToolChunk, ToolFlow, ToolResponse
 
 if TYPE_CHECKING:
-    from agentrt.tool.code import CodeCall, CodeProgram, CodeResult, CodeSandbox, CodeTool
+    from agentrt.tool.code.sandbox import CodeCall, CodeProgram, CodeResult, CodeSandbox
+    from agentrt.tool.code.tool import CodeTool
     from agentrt.tool.files import workspace_tools
-    from agentrt.tool.mcp import (
-        FinishedLogin,
-        MCPPrompt,
-        MCPResource,
-        MCPToolset,
-        OAuth,
-        OAuthClient,
-        TokenStore,
-    )
-    from agentrt.tool.tasks import task_tools
+    from agentrt.tool.mcp.oauth.settings import FinishedLogin, OAuth, OAuthClient
+    from agentrt.tool.mcp.oauth.token_store import TokenStore
+    from agentrt.tool.mcp.offers import MCPPrompt, MCPResource
+    from agentrt.tool.mcp.toolset import MCPToolset
+    from agentrt.tool.tasks.task_tools import task_tools
 
 __all__ = [
     "CodeCall",
@@ -58,9 +54,13 @@ __all__ = [
 
 if not TYPE_CHECKING:  # which would take any name
     _LAZY = {  # which most agents do without
-        "agentrt.tool.code": [name for name in __all__ if name.startswith("Code")],
+        "agentrt.tool.code.sandbox": ["CodeCall", "CodeProgram", "CodeResult", "CodeSandbox"],
+        "agentrt.tool.code.tool": ["CodeTool"],
         "agentrt.tool.files": ["workspace_tools"],
-        "agentrt.tool.mcp": [name for name in __all__ if name.startswith(("MCP", "OAuth", "FinishedL", "TokenS"))],
-        "agentrt.tool.tasks": ["task_tools"],
+        "agentrt.tool.mcp.oauth.settings": ["FinishedLogin", "OAuth", "OAuthClient"],
+        "agentrt.tool.mcp.oauth.token_store": ["TokenStore"],
+        "agentrt.tool.mcp.offers": ["MCPPrompt", "MCPResource"],
+        "agentrt.tool.mcp.toolset": ["MCPToolset"],
+        "agentrt.tool.tasks.task_tools": ["task_tools"],
     }
     __getattr__ = import_when_read(__name__, _LAZY)

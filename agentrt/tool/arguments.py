@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pydantic_core import ErrorDetails, ValidationError, from_json
 
-from agentrt._runtime.schema import Validator
+from agentrt._runtime.schema.validator import Validator
 from agentrt._runtime.text import lazy_pattern, short_repr
 from agentrt.errors import ToolError
 from agentrt.types import JSONObject, JSONSchema

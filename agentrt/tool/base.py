@@ -6,12 +6,12 @@ import json
 from collections.abc import Awaitable, Sequence
 from typing import Any, Literal, NoReturn, Self
 
-from agentrt._runtime.keywords import compute_missing
+from agentrt._runtime.keywords.attributes import compute_missing
 from agentrt._runtime.representation import never_raises
 from agentrt._runtime.text import lazy_pattern
 from agentrt.errors import ToolConfigError, ToolError, UsageError
 from agentrt.tool.invocation import CallPlan, make_call_plan
-from agentrt.tool.signature import source_location
+from agentrt.tool.signature.callables import source_location
 from agentrt.tool.signature.docstring import parse_docstring
 from agentrt.types import JSONObject, JSONSchema, PermissionBehavior, PermissionContext, PermissionDecision, ToolFlow
 

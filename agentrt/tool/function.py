@@ -10,7 +10,7 @@ from agentrt._runtime.text import repr_of
 from agentrt.errors import ToolConfigError
 from agentrt.tool.base import MAX_OUTPUT, ToolBase, check_tool
 from agentrt.tool.invocation import CallPlan, make_call_plan
-from agentrt.tool.signature import bound_arguments, docstring_of, function_name, source_location
+from agentrt.tool.signature.callables import bound_arguments, docstring_of, function_name, source_location
 from agentrt.tool.signature.docstring import parse_docstring
 from agentrt.types import JSONObject, JSONSchema, ToolFlow
 

@@ -11,10 +11,13 @@ from typing import Any, TypeVar
 from anyio import CapacityLimiter, fail_after, to_thread
 from anyio.lowlevel import RunVar
 
-from agentrt._runtime.schema import SchemaError, Validator
+from agentrt._runtime.schema.parts import SchemaError
+from agentrt._runtime.schema.validator import Validator
 from agentrt.errors import ToolConfigError
 from agentrt.tool.arguments import Parse, parser_by_schema
-from agentrt.tool.signature import Signature, context_parameter, defaults_of, read_signature, underlying
+from agentrt.tool.signature.callables import underlying
+from agentrt.tool.signature.parameters import Signature
+from agentrt.tool.signature.reader import context_parameter, defaults_of, read_signature
 from agentrt.types import JSONObject, JSONSchema
 
 CLEANUP_SECONDS = 5.0

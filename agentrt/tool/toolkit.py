@@ -8,7 +8,9 @@ from typing import Any, Protocol, Self
 from pydantic_core import to_json
 
 from agentrt._runtime.block import TextBlock, ToolCallBlock, ToolResultState
-from agentrt._runtime.keywords import accept_old_keywords, suggest_arguments, suggest_attributes, suggest_keywords
+from agentrt._runtime.keywords.attributes import suggest_attributes
+from agentrt._runtime.keywords.old_keywords import accept_old_keywords
+from agentrt._runtime.keywords.suggestions import suggest_arguments, suggest_keywords
 from agentrt._runtime.representation import describe_content, never_raises, repr_as_call
 from agentrt._runtime.text import repr_of, type_with_article
 from agentrt.errors import ToolConfigError, UsageError

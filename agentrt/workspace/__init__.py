@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from agentrt._runtime.keywords import import_when_read
+from agentrt._runtime.keywords.moved_names import import_when_read
 from agentrt.workspace.base import FileSystemBase
 from agentrt.workspace.sandbox.command import Command, CommandResult
 

@@ -5,7 +5,7 @@ import inspect
 import textwrap
 
 from agentrt import hooks
-from agentrt._runtime.chain import HookSpec
+from agentrt._runtime.chain.spec import HookSpec
 from agentrt.hooks import HOOKS, MiddlewareBase
 from scripts.reference.markdown import GENERATED, block, source_fields, table, whole_docstring
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agentrt._runtime.chain import Chains, compile_chains
+from agentrt._runtime.chain.chains import Chains
+from agentrt._runtime.chain.compile import compile_chains
 from agentrt.event import AgentEvent, CustomEvent
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.message import AssistantMsg, Msg, TextBlock, ToolCallBlock

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from agentrt import Agent
-from agentrt._runtime.chain import compile_chains, explain
+from agentrt._runtime.chain.compile import compile_chains
+from agentrt._runtime.chain.explain import explain
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ScriptedChatModel

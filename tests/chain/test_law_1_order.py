@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from agentrt._runtime.chain import HookSpec, compile_chains
+from agentrt._runtime.chain.compile import compile_chains
+from agentrt._runtime.chain.spec import HookSpec
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.types import ChatResponse
 from tests.chain.helpers import CORES, STREAMS, Log, compile_with, enter, read_texts, response, stream_model, text_of

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentrt._runtime.chain import HookSpec
+from agentrt._runtime.chain.spec import HookSpec
 from agentrt.hooks import HOOKS, MiddlewareBase
 from tests.chain.helpers import CORES, Log, compile_with, enter, entry_of, read_texts
 

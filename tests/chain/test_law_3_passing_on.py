@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from agentrt import AgentBase
-from agentrt._runtime.chain import HookSpec, compile_chains
+from agentrt._runtime.chain.compile import compile_chains
+from agentrt._runtime.chain.spec import HookSpec
 from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
 from agentrt.message import AssistantMsg

@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt._runtime.chain import Chains
+from agentrt._runtime.chain.chains import Chains
 from agentrt.errors import ChainError
 from agentrt.hooks import MiddlewareBase
 from tests.chain.helpers import Guard, Log, compile_with, enter, log_scope, read_texts, response, stream_model, text_of

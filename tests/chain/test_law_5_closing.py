@@ -10,7 +10,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentrt._runtime.chain import Chains
+from agentrt._runtime.chain.chains import Chains
 from agentrt.errors import ChainContractError, ChainError
 from agentrt.hooks import MiddlewareBase
 from tests.chain.helpers import (

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from agentrt._runtime.chain import HookSpec, compile_chains
+from agentrt._runtime.chain.compile import compile_chains
+from agentrt._runtime.chain.spec import HookSpec
 from agentrt.errors import ChainContractError, MissingTerminalError
 from agentrt.hooks import HOOKS, MiddlewareBase
 from agentrt.types import ToolChunk

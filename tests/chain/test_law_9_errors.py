@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt._runtime.chain import Chains
+from agentrt._runtime.chain.chains import Chains
 from agentrt.errors import ChainContractError
 from agentrt.hooks import MiddlewareBase
 from tests.chain.helpers import STREAMS, Guard, Log, compile_with, enter, event, read_texts, response

@@ -6,7 +6,9 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt._runtime.chain import OBSERVED_LAYERS, LayerRecord, compile_chains, layer_record
+from agentrt._runtime.chain import layer_record
+from agentrt._runtime.chain.compile import compile_chains
+from agentrt._runtime.chain.layer_record import OBSERVED_LAYERS, LayerRecord
 from agentrt.hooks import HOOKS, MiddlewareBase
 from tests.chain.helpers import (
     CORES,

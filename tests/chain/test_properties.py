@@ -19,7 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrt._runtime.chain import HookSpec, compile_chains
+from agentrt._runtime.chain.compile import compile_chains
+from agentrt._runtime.chain.spec import HookSpec
 from agentrt.errors import ChainContractError
 from agentrt.hooks import MiddlewareBase
 

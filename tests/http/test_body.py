@@ -10,7 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt._runtime.http import CallTimer, Credentials, HTTPPeer, HTTPResponse, Timeouts
+from agentrt._runtime.http.credentials import Credentials
+from agentrt._runtime.http.limits import CallTimer, Timeouts
+from agentrt._runtime.http.peer import HTTPPeer, HTTPResponse
 from agentrt.errors import Malformed, Transient
 from tests.conftest import _generators
 from tests.http.raw_server import HANG, bomb, head, raw_server

@@ -12,7 +12,9 @@ import httpx2
 import pytest
 
 from agentrt import __version__
-from agentrt._runtime.http import CallTimer, Credentials, HTTPPeer, Timeouts
+from agentrt._runtime.http.credentials import Credentials
+from agentrt._runtime.http.limits import CallTimer, Timeouts
+from agentrt._runtime.http.peer import HTTPPeer
 from agentrt.errors import Malformed, ModelError, Rejected, Timeout, Transient
 from tests.http.raw_server import HANG, bomb, head, raw_server
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from agentrt import Agent, Toolkit
 from agentrt._runtime.decoding.answer_form import AnswerForm
-from agentrt._runtime.schema import Validator
+from agentrt._runtime.schema.validator import Validator
 from agentrt.errors import ConfigError, ModelError, Rejected
 from agentrt.event import ToolCallDeltaEvent
 from agentrt.message import HintBlock, UserMsg

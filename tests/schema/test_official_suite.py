@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from agentrt._runtime.schema import SchemaError, Validator
+from agentrt._runtime.schema.parts import SchemaError
+from agentrt._runtime.schema.validator import Validator
 from tests.servers.node_packages import cache_folder
 from tests.services import unavailable
 

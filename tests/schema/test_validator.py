@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentrt._runtime.schema import SchemaError, Validator
+from agentrt._runtime.schema.parts import SchemaError
+from agentrt._runtime.schema.validator import Validator
 from agentrt.errors import ToolConfigError
 from agentrt.message import ToolCallBlock
 from agentrt.tool import FunctionTool, ToolBase, Toolkit, ToolResponse

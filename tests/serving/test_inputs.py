@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr, field_validator
 
 from agentrt import Msg, UserAgent
-from agentrt._runtime.schema import Validator
+from agentrt._runtime.schema.validator import Validator
 from agentrt.errors import ConfigError, InputEnded
 from agentrt.serving import BearerTokens, RemoteUserInput, StudioUserInput, create_app
 from tests.runner.conftest import make_agent

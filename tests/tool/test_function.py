@@ -18,7 +18,7 @@ from agentrt.errors import ToolConfigError
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.tool import FunctionTool, ToolContext, Toolkit, ToolResponse
 from agentrt.tool.call import PreparedCall
-from agentrt.tool.signature import source_location
+from agentrt.tool.signature.callables import source_location
 
 
 async def get_weather(city: str, days: int = 3) -> str:

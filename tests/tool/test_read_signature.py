@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 
 from agentrt.tool import FunctionTool
-from agentrt.tool.signature import read_signature
+from agentrt.tool.signature.reader import read_signature
 
 
 def make_search() -> Any:

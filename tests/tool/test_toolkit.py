@@ -11,7 +11,7 @@ from agentrt.errors import ToolConfigError
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolGroup, Toolkit, ToolResponse
 from agentrt.tool.call import PreparedCall, respond
-from agentrt.tool.signature import source_location as place
+from agentrt.tool.signature.callables import source_location as place
 
 
 async def get_weather(city: str) -> str:

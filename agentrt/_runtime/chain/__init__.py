@@ -9,24 +9,3 @@ chain and closed there, innermost first, in the task that closes, before control
 An *observer* sees what happens, and is in no chain: it stands where no layer can keep anything from it. One of them
 sees each call of a layer.
 """
-
-from agentrt._runtime.chain.chains import Chains, Layer
-from agentrt._runtime.chain.compile import compile_chains
-from agentrt._runtime.chain.explain import explain
-from agentrt._runtime.chain.layer_record import OBSERVED_LAYERS, LayerOutcome, LayerRecord
-from agentrt._runtime.chain.spec import HookSpec, Notify, ObservableCore, Shape, StreamCore
-
-__all__ = [
-    "OBSERVED_LAYERS",
-    "Chains",
-    "HookSpec",
-    "Layer",
-    "LayerOutcome",
-    "LayerRecord",
-    "Notify",
-    "ObservableCore",
-    "Shape",
-    "StreamCore",
-    "compile_chains",
-    "explain",
-]

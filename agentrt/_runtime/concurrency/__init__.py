@@ -1,3 +1,1 @@
 """Background tasks, event loops and interrupts, for asyncio and trio alike."""
-
-__all__: list[str] = []

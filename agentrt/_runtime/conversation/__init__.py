@@ -1,3 +1,1 @@
 """One conversation and its reply in progress: whose turn it is, the inputs, the next step, the stream."""
-
-__all__: list[str] = []

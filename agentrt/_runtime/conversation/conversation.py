@@ -12,7 +12,7 @@ from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt._runtime.conversation.run import Run
 from agentrt._runtime.conversation.turns import WhenBusy
 from agentrt._runtime.flow.release import Replacement, value_in_output
-from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.model_interface.prefix import Prefix
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ToolConfigError

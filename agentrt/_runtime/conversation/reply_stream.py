@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, close_with_event_loop
 from agentrt._runtime.conversation.turns import Claim
 from agentrt._runtime.decoding.partial_answer import PartialAnswer
-from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.keywords.attributes import suggest_attributes
 from agentrt._runtime.representation import never_raises
 from agentrt.errors import UsageError
 from agentrt.event import AgentEvent, AnyEvent, TextBlockDeltaEvent

@@ -19,7 +19,7 @@ from agentrt._runtime.decoding.internal_call import (
     current_purpose,
     forget_internal_attempt,
 )
-from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.model_interface.estimate import CHARACTERS_PER_TOKEN
 from agentrt._runtime.representation import never_raises
 from agentrt._runtime.text import repr_of, whole_characters

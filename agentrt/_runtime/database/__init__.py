@@ -1,3 +1,1 @@
 """Databases in files and on servers: connections, access from threads, and errors."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Turns a model's streamed pieces into events, and events into a message."""
-
-__all__: list[str] = []

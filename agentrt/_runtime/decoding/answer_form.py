@@ -12,7 +12,8 @@ from typing import Any, get_origin
 import pydantic
 from pydantic_core import ValidationError, from_json, to_json
 
-from agentrt._runtime.schema import SchemaError, Validator
+from agentrt._runtime.schema.parts import SchemaError
+from agentrt._runtime.schema.validator import Validator
 from agentrt._runtime.text import repr_of
 from agentrt.errors import InvalidInputError
 from agentrt.state.state import WRAPPER, StructuredTask

@@ -11,7 +11,7 @@ from pydantic_core import ValidationError
 from agentrt._runtime.concurrency.event_loop import RESPONSES_PER_CHECKPOINT, checkpoint
 from agentrt._runtime.decoding.answer_form import AnswerForm, describe_misfit
 from agentrt._runtime.decoding.decoder import Decoder
-from agentrt._runtime.model_interface import ChatModelBase, ModelResult
+from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
 from agentrt._runtime.model_interface.visible import visible_messages
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ChainContractError, Malformed, UsageError

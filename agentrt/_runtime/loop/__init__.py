@@ -1,3 +1,1 @@
 """The loop of a reply: rounds of asking the model and running its tool calls."""
-
-__all__: list[str] = []

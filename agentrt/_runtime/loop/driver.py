@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from agentrt._runtime.chain import Notify
+from agentrt._runtime.chain.spec import Notify
 from agentrt._runtime.concurrency.background_task import enclosing_replies
 from agentrt._runtime.concurrency.coroutine_reader import hand_out
 from agentrt._runtime.concurrency.interrupt import Interrupted

@@ -12,8 +12,8 @@ from itertools import count
 from types import AsyncGeneratorType, coroutine
 from typing import Any, NoReturn, Protocol
 
-from agentrt._runtime.chain import Notify
 from agentrt._runtime.chain.owned_stream import OwnedStream, own_stream
+from agentrt._runtime.chain.spec import Notify
 from agentrt._runtime.concurrency.event_loop import RESPONSES_PER_CHECKPOINT, checkpoint
 from agentrt._runtime.concurrency.interrupt import Interrupted
 from agentrt._runtime.concurrency.mailbox import Mailbox

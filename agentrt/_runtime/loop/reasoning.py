@@ -14,8 +14,7 @@ from agentrt._runtime.decoding.internal_call import check_model_answer, is_inter
 from agentrt._runtime.decoding.recorder import Recorder
 from agentrt._runtime.loop.outlet import Outlet, RecordingOutlet
 from agentrt._runtime.loop.tool_calls.round_tools import assemble, current_tools, offer_for_this_round
-from agentrt._runtime.model_interface import ChatModelBase, ModelResult
-from agentrt._runtime.model_interface.base import narrow
+from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult, narrow
 from agentrt._runtime.model_interface.visible import visible_messages, without_hidden_calls
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ChainContractError, InvalidInputError

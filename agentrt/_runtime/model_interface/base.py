@@ -5,7 +5,7 @@ from inspect import iscoroutinefunction
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
 
-from agentrt._runtime.keywords import compute_missing, suggest_attributes
+from agentrt._runtime.keywords.attributes import compute_missing, suggest_attributes
 from agentrt._runtime.model_interface.batch import BATCH_SECONDS, POLL_SECONDS, Batch, BatchRequest
 from agentrt._runtime.model_interface.capabilities import CAPABILITIES, INPUTS, ModelCapabilities, inputs_of
 from agentrt._runtime.model_interface.estimate import CountedLength, CountTokens

@@ -1,3 +1,1 @@
 """Input typed by the user: lines, pasted text, and the fields of a form."""
-
-__all__: list[str] = []

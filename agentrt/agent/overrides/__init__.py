@@ -1,3 +1,1 @@
 """Methods that a class of agents overrides, each kind in a file: how it becomes the core of a chain."""
-
-__all__: list[str] = []

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from anyio import get_cancelled_exc_class
 
-from agentrt._runtime.chain import HookSpec, Notify
+from agentrt._runtime.chain.spec import HookSpec, Notify
 from agentrt._runtime.concurrency.lifespan import open_for_reply
 from agentrt._runtime.concurrency.mailbox import Mailbox
 from agentrt._runtime.concurrency.reaper import Reaper

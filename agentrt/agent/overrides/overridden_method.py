@@ -13,8 +13,8 @@ from functools import wraps
 from types import MethodType
 from typing import Any, ClassVar, Protocol, Self, TypeVar, cast
 
-from agentrt._runtime.chain import HookSpec
 from agentrt._runtime.chain.signature import signature_of
+from agentrt._runtime.chain.spec import HookSpec
 from agentrt._runtime.conversation.run import Run
 from agentrt.agent.audience import AgentConversation
 from agentrt.agent.initialization import refuse_call

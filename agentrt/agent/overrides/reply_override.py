@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
 
-from agentrt._runtime.chain import HookSpec
+from agentrt._runtime.chain.spec import HookSpec
 from agentrt._runtime.concurrency.background_task import BackgroundTask
 from agentrt._runtime.concurrency.coroutine_reader import as_stream
 from agentrt._runtime.concurrency.interrupt import Interrupted

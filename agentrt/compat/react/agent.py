@@ -9,8 +9,8 @@ from typing import Any, NoReturn, Self
 from pydantic_core import to_jsonable_python
 
 from agentrt._runtime.conversation.inputs import MessagesInput
-from agentrt._runtime.keywords import accept_old_keywords
-from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.keywords.old_keywords import accept_old_keywords
+from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt.agent.agent import Agent
 from agentrt.agent.initialization import refuse_before_init
 from agentrt.agent.overrides.overridden_method import hook_method

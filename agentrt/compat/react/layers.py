@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, ClassVar, Protocol, get_args
 
-from agentrt._runtime.model_interface import ModelResult
+from agentrt._runtime.model_interface.base import ModelResult
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ConfigError
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self, cast
 import anyio
 
 from agentrt._runtime.block import JSONObject, ToolCallBlock, new_id
-from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.outcome import answer_of, result_of_error, unfinished_result
@@ -23,7 +23,7 @@ from agentrt.agent.delegation.summary import (
     describe_context,
     recent_results,
 )
-from agentrt.compat.session import SessionBase
+from agentrt.compat.session.base import SessionBase
 from agentrt.compat.subagent.context import complete_context
 from agentrt.compat.subagent.spec import PermissionBundle, check_limits
 from agentrt.compat.subagent.toolkit import hydrate_toolkit, limits_of

@@ -7,9 +7,9 @@ from math import isfinite
 from typing import Any
 
 from agentrt._runtime.block import JSONObject
-from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.text import repr_of
-from agentrt.compat.session import SessionBase
+from agentrt.compat.session.base import SessionBase
 from agentrt.errors import ConfigError
 from agentrt.workspace import FileSystemBase
 

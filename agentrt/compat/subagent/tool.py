@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 from agentrt._runtime.block import JSONObject, ToolCallBlock, new_id, new_name
-from agentrt._runtime.model_interface import ChatModelBase
+from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.delegation import DelegatedCall

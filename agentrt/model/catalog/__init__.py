@@ -1,3 +1,1 @@
 """Known models, by their names: limits, inputs, abilities and prices."""
-
-__all__: list[str] = []

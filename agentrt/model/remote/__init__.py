@@ -1,6 +1,6 @@
 """Shared by all models behind an HTTP API: the endpoint, the stream of an answer, server-sent events, errors."""
 
-from agentrt._runtime.http import MAX_BYTES, Timeouts
+from agentrt._runtime.http.limits import MAX_BYTES, Timeouts
 from agentrt.model.remote.accumulator import StreamAccumulator
 from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import ProviderAPI

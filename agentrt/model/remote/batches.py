@@ -9,7 +9,8 @@ from math import inf
 from typing import Any, ClassVar, Protocol
 
 from agentrt._runtime.block import JSONObject
-from agentrt._runtime.http import CallTimer, HTTPResponse, Timeouts
+from agentrt._runtime.http.limits import CallTimer, Timeouts
+from agentrt._runtime.http.peer import HTTPResponse
 from agentrt._runtime.model_interface.base import check_request
 from agentrt._runtime.model_interface.batch import BatchRequest, BatchResult, BatchStatus
 from agentrt._runtime.text import lazy_pattern

@@ -9,7 +9,9 @@ from typing import ClassVar, NoReturn, Self
 
 from agentrt._runtime.block import JSONObject
 from agentrt._runtime.hidden import HiddenDict
-from agentrt._runtime.http import MAX_BYTES, CallTimer, Credentials, HTTPPeer, HTTPResponse, Timeouts
+from agentrt._runtime.http.credentials import Credentials
+from agentrt._runtime.http.limits import MAX_BYTES, CallTimer, Timeouts
+from agentrt._runtime.http.peer import HTTPPeer, HTTPResponse
 from agentrt._runtime.representation import is_secret, never_raises
 from agentrt.errors import Rejected, UsageError
 from agentrt.model.remote.provider_errors import ProviderErrors, json_or_text

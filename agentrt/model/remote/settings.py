@@ -13,17 +13,10 @@ import pydantic
 
 from agentrt._runtime.block import JSONObject
 from agentrt._runtime.hidden import HiddenDict
-from agentrt._runtime.http import (
-    MAX_BYTES,
-    KeyOption,
-    Timeouts,
-    check_headers,
-    check_http_client,
-    check_max_bytes,
-    check_sign,
-)
-from agentrt._runtime.http.credentials import is_key
-from agentrt._runtime.keywords import unknown_keywords
+from agentrt._runtime.http.credentials import KeyOption, is_key
+from agentrt._runtime.http.limits import MAX_BYTES, Timeouts
+from agentrt._runtime.http.options import check_headers, check_http_client, check_max_bytes, check_sign
+from agentrt._runtime.keywords.suggestions import unknown_keywords
 from agentrt.errors import ConfigError
 from agentrt.types import SignRequest
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
-from agentrt._runtime.http import CallTimer, HTTPResponse
+from agentrt._runtime.http.limits import CallTimer
+from agentrt._runtime.http.peer import HTTPResponse
 from agentrt._runtime.model_interface.estimate import characters_of
 from agentrt.errors import Malformed, ModelError, UsageError
 from agentrt.model.remote.event_stream import FrameReader

@@ -1,3 +1,1 @@
 """The queue of one machine: requests in an SQLite database, and the lock of the one process that works on it."""
-
-__all__: list[str] = []

@@ -3,7 +3,3 @@
 The SDK's own server parts are not used: they keep tasks of their own beside the sessions, run on asyncio alone, read
 bodies of any size, and send the messages of exceptions to clients.
 """
-
-from agentrt.serving.a2a.endpoint import A2ARoutes
-
-__all__ = ["A2ARoutes"]

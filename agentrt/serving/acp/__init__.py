@@ -11,8 +11,6 @@ from agentrt.errors import ConfigError
 from agentrt.serving.acp.command import EditorCommand
 from agentrt.types import PermissionMode
 
-__all__ = ["EditorCommand", "acp_agent"]
-
 _MODES = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS, PermissionMode.EXPLORE, PermissionMode.DONT_ASK)
 
 

@@ -1,5 +1,1 @@
 """AG-UI at `/agui`. Its events are written here as the JSON that they are; https://docs.ag-ui.com has the protocol."""
-
-from agentrt.serving.agui.endpoint import AgUi
-
-__all__ = ["AgUi"]

@@ -9,7 +9,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from agentrt._runtime.schema import SchemaError, Validator
+from agentrt._runtime.schema.parts import SchemaError
+from agentrt._runtime.schema.validator import Validator
 from agentrt.serving.bodies import read_query_number
 from agentrt.serving.budget import read_json
 from agentrt.serving.failure import ApiError

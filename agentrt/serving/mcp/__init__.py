@@ -8,8 +8,6 @@ from typing import Any
 from agentrt.errors import ConfigError
 from agentrt.runner.base import RunnerBase
 
-__all__ = ["mcp_server"]
-
 
 def mcp_server(runner: RunnerBase) -> Any:
     """Return a `mcp.server.Server` whose tool `ask` is the runner's agent, for one connection of any transport.

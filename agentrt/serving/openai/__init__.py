@@ -1,5 +1,1 @@
 """OpenAI's API at `/v1`, for clients that know no other: models, and chat completions, streamed and not."""
-
-from agentrt.serving.openai.endpoint import OpenAIApi
-
-__all__ = ["OpenAIApi"]

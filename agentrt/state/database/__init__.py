@@ -1,3 +1,1 @@
 """Stores in databases: their common base, and a file for each database."""
-
-__all__: list[str] = []

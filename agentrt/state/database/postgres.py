@@ -17,7 +17,7 @@ from agentrt.state.database.store import (
     SessionRow,
     encode_text,
 )
-from agentrt.state.records import RunRows
+from agentrt.state.records.rows import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_ttl
 
 _MAX_IN_STATEMENT = 1_000  # messages: more of them are sent by COPY, which takes half the time

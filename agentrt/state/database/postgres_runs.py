@@ -9,7 +9,7 @@ from typing import Any
 from agentrt._runtime.database.operations import MAX_WAIT
 from agentrt.state.database.sql_runs import SQLRunRows
 from agentrt.state.database.store import encode_text
-from agentrt.state.records import RunQuery, RunRow, RunWrite
+from agentrt.state.records.rows import RunQuery, RunRow, RunWrite
 
 # Ids and titles are bytes, as those of sessions are.
 POSTGRES_RUN_TABLES = """

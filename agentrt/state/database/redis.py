@@ -21,7 +21,7 @@ from agentrt.state.database.store import (
     encode_text,
     read_labels,
 )
-from agentrt.state.records import RunRows
+from agentrt.state.records.rows import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, SessionStatus, check_ttl
 
 _RunScript = Callable[..., Any]

@@ -10,7 +10,7 @@ from pydantic_core import from_json
 
 from agentrt._runtime.database.operations import MAX_WAIT
 from agentrt.state.database.store import encode_text
-from agentrt.state.records import RunQuery, RunRow, RunRows, RunWrite
+from agentrt.state.records.rows import RunQuery, RunRow, RunRows, RunWrite
 
 # Scripts are atomic. KEYS[1] is the prefix of all keys of runs. The others are made of it in the script, since their
 # names depend on what is stored. Rows are JSON in one hash, and a sorted set has their order.

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from agentrt.state.records import RunQuery, RunRow, RunRows
+from agentrt.state.records.rows import RunQuery, RunRow, RunRows
 
 _RUN_COLUMNS = """
     session, reply, root, parent_session, parent_reply, begun_at, ended_at, expires_at, status, title, labels, lines,

@@ -25,7 +25,7 @@ from agentrt.state.database.store import (
     read_labels,
 )
 from agentrt.state.file import resolve_file
-from agentrt.state.records import RunRows
+from agentrt.state.records.rows import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_ttl
 
 Durability = Literal["full", "process"]

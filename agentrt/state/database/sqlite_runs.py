@@ -9,7 +9,7 @@ from typing import Any
 from agentrt._runtime.database.operations import MAX_WAIT
 from agentrt._runtime.database.sqlite_file import transaction
 from agentrt.state.database.sql_runs import SQLRunRows
-from agentrt.state.records import RunQuery, RunRow, RunWrite
+from agentrt.state.records.rows import RunQuery, RunRow, RunWrite
 
 RUN_TABLES = """
     CREATE TABLE runs (

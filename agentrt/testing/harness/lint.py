@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 import anyio
 
-from agentrt._runtime.chain import Chains, HookSpec
+from agentrt._runtime.chain.chains import Chains
 from agentrt._runtime.chain.check import overrides
-from agentrt._runtime.chain.spec import Values
+from agentrt._runtime.chain.spec import HookSpec, Values
 from agentrt._runtime.conversation.run import Run
 from agentrt._runtime.model_interface.prefix import Prefix, moved_parts
 from agentrt.errors import ChainContractError

@@ -1,3 +1,1 @@
 """Checks of state stores."""
-
-__all__: list[str] = []

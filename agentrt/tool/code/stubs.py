@@ -13,13 +13,13 @@ import pydantic
 
 from agentrt._runtime.block import DataBlock, TextBlock
 from agentrt._runtime.boundary import json_size
-from agentrt._runtime.schema import Validator
+from agentrt._runtime.schema.validator import Validator
 from agentrt.errors import ToolError
 from agentrt.message import Msg
 from agentrt.tool.base import ToolBase
 from agentrt.tool.code.sandbox import CodeCall
 from agentrt.tool.function import FunctionTool
-from agentrt.tool.signature import underlying
+from agentrt.tool.signature.callables import underlying
 from agentrt.types import JSONObject, JSONSchema, ToolChunk, ToolResponse
 
 _SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}

@@ -6,8 +6,6 @@ from agentrt.tool.files.edit import EditFileTool, WriteFileTool
 from agentrt.tool.files.find import GlobFilesTool, SearchFilesTool
 from agentrt.tool.files.read import ListFilesTool, ReadFileTool
 
-__all__ = ["workspace_tools"]
-
 
 def workspace_tools(*, write: bool = False, run: bool = False) -> list[ToolBase]:
     """Return tools for the workspace of the agent that uses them, which for a sub-agent is its own namespace.

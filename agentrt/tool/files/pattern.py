@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from agentrt._runtime.schema import SchemaError
 from agentrt._runtime.schema.engine import SchemaEngine
+from agentrt._runtime.schema.parts import SchemaError
 from agentrt._runtime.schema.patterns import PatternError, translate
 from agentrt.errors import ToolError
 

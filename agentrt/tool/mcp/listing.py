@@ -6,7 +6,7 @@ from typing import Any
 
 from mcp_types import Tool as ServerTool
 
-from agentrt._runtime.schema import SchemaError
+from agentrt._runtime.schema.parts import SchemaError
 from agentrt.errors import ToolConfigError
 from agentrt.tool.base import ToolBase, check_tool
 from agentrt.tool.mcp.text import clean_text, has_hidden_characters

@@ -15,7 +15,7 @@ from mcp_types import (
 from pydantic_core import to_json
 
 from agentrt._runtime.block import Base64Source, DataBlock, TextBlock, ToolResultState
-from agentrt._runtime.schema import Validator
+from agentrt._runtime.schema.validator import Validator
 from agentrt.tool.mcp.text import clean_text
 from agentrt.tool.to_response import failure
 from agentrt.types import ToolResponse

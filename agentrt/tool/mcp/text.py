@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from agentrt._runtime.schema import SchemaError, Validator
+from agentrt._runtime.schema.parts import SchemaError
+from agentrt._runtime.schema.validator import Validator
 from agentrt._runtime.text import short_repr
 from agentrt.types import JSONSchema
 

@@ -18,7 +18,7 @@ from mcp_types import Tool as ServerTool
 from pydantic import ValidationError
 
 from agentrt._runtime.block import ToolResultState
-from agentrt._runtime.schema import SchemaError
+from agentrt._runtime.schema.parts import SchemaError
 from agentrt._runtime.text import one_line
 from agentrt.errors import ToolError
 from agentrt.tool.arguments import ArgumentsError, parse_arguments

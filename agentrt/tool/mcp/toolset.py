@@ -25,8 +25,8 @@ from agentrt.message import Msg
 from agentrt.tool.base import ToolBase
 from agentrt.tool.mcp.command import hide_secrets
 from agentrt.tool.mcp.keeper import ConnectionKeeper
-from agentrt.tool.mcp.oauth import OAuth
 from agentrt.tool.mcp.oauth.needed import LoginNeeded
+from agentrt.tool.mcp.oauth.settings import OAuth
 from agentrt.tool.mcp.offers import MCPPrompt, MCPResource, offered_prompts, offered_resources
 from agentrt.tool.toolset import Toolset
 from agentrt.types import SignRequest, ToolFlow
@@ -469,7 +469,7 @@ def _checked_auth(
         auth.check_url(name, url)
         return auth, None
     if auth is not None:
-        from agentrt._runtime.http import check_sign  # here, since most servers need no signature
+        from agentrt._runtime.http.options import check_sign  # here, since most servers need no signature
 
         check_sign(f"MCPToolset({name!r}, auth=...)", auth)
         if url is None:

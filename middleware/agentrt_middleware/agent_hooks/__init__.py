@@ -1,3 +1,1 @@
 """The layer for the AGENT-HOOKS standard; its public name is in `agentrt.middleware`."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Budgets of replies, conversations and owners."""
-
-__all__: list[str] = []

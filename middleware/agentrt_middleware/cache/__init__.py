@@ -1,3 +1,1 @@
 """Cached answers of models and results of tools; the public names are in `agentrt.middleware`."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Layers that keep requests short; the public names are in `agentrt.middleware`."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Guardrails; the public names are in `agentrt.middleware`."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Layers that choose the model of a call; the public names are in `agentrt.middleware`."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Plans and todo lists; the public names are in `agentrt.middleware`."""
-
-__all__: list[str] = []

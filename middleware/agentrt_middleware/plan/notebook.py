@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from agentrt._runtime.keywords import suggest_attributes
+from agentrt._runtime.keywords.attributes import suggest_attributes
 from agentrt.agent import Agent
 from agentrt.plan import DefaultPlanToHint, PlanStorageBase
 from agentrt.tool import ToolGroup

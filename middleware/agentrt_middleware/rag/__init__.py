@@ -1,3 +1,1 @@
 """Knowledge for the model: what is retrieved, how it is shown, and what the answer cites."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Rate limits of model calls; the public names are in `agentrt.middleware`."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Storage of middlewares outside the process: access to Redis and SQLite, and handling of failures."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Layers around calls of tools; the public names are in `agentrt.middleware`."""
-
-__all__: list[str] = []

@@ -1,3 +1,1 @@
 """Spans and metrics by the conventions of OpenTelemetry; the public names are in `agentrt.middleware`."""
-
-__all__: list[str] = []

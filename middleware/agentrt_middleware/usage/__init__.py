@@ -1,3 +1,1 @@
 """The usage of model calls, and its cost."""
-
-__all__: list[str] = []

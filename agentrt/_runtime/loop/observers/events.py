@@ -4,7 +4,7 @@ from typing import Any
 
 from anyio import get_cancelled_exc_class
 
-from agentrt._runtime.chain import Notify
+from agentrt._runtime.chain.spec import Notify
 from agentrt._runtime.concurrency.coroutine_reader import ReaderLeft
 from agentrt._runtime.conversation.conversation import ReplyingAgent
 from agentrt._runtime.conversation.reply_run import ReplyRun

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator, Callable
 from time import perf_counter
 from typing import Any
 
-from agentrt._runtime.chain import Notify
+from agentrt._runtime.chain.spec import Notify
 from agentrt._runtime.conversation.conversation import ReplyingAgent
 from agentrt._runtime.decoding.internal_call import current_call, wrong_model
 from agentrt._runtime.loop.reasoning import call_model
-from agentrt._runtime.model_interface import ChatModelBase, ModelResult
+from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult
 from agentrt._runtime.model_interface.pieces import joined_response
 from agentrt._runtime.model_interface.wire import WireRecord
 from agentrt.message import Msg

@@ -12,8 +12,8 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED
 
-from agentrt._runtime.http import Credentials, HTTPPeer
-from agentrt._runtime.http.peer import summarize_error
+from agentrt._runtime.http.credentials import Credentials
+from agentrt._runtime.http.peer import HTTPPeer, summarize_error
 from agentrt._runtime.http.proxy import proxy_for, proxy_question
 from agentrt.errors import AgentRTError, Rejected
 from agentrt.tool.mcp.oauth.needed import LoginNeeded
