@@ -29,15 +29,7 @@ from agentrt._runtime.block import (
 from agentrt._runtime.keywords.attributes import suggest_attributes
 from agentrt._runtime.timestamp import WireTimestamp
 from agentrt.errors import InvalidInputError
-from agentrt.types import (
-    ChatUsage,
-    FinishedReason,
-    JSONObject,
-    PermissionDecision,
-    PermissionRule,
-    Role,
-    ToolOutput,
-)
+from agentrt.types import ChatUsage, FinishedReason, JSONObject, PermissionDecision, PermissionRule, Role, ToolOutput
 
 __all__ = [
     "AgentEvent",

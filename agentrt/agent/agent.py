@@ -407,12 +407,7 @@ class Agent(ReActAgentBase):
 
     @overload
     async def reply(
-        self,
-        inputs: AgentInput,
-        structured_schema: type[_SchemaType],
-        *,
-        reply_id: str | None = None,
-        deps: Any = None,
+        self, inputs: AgentInput, structured_schema: type[_SchemaType], *, reply_id: str | None = None, deps: Any = None
     ) -> Msg[_SchemaType]: ...
 
     @overload

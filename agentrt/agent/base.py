@@ -295,10 +295,7 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
     # What follows is for the runtime.
 
     def _compile_first(
-        self,
-        entries: Iterable[LayerEntry],
-        lineage: Lineage,
-        tools: tuple[tuple[object, ...], ...] = (),
+        self, entries: Iterable[LayerEntry], lineage: Lineage, tools: tuple[tuple[object, ...], ...] = ()
     ) -> None:
         stated = tuple(split_entries(entries))
         layers = Layers(layers_in(stated))

@@ -31,11 +31,7 @@ class HeldValueMethods:
     state: AgentState
 
     def hold(
-        self,
-        value: Any,
-        label: FlowLabel,
-        name: str | None = None,
-        release: Sequence[HandlePlace] = ANYWHERE,
+        self, value: Any, label: FlowLabel, name: str | None = None, release: Sequence[HandlePlace] = ANYWHERE
     ) -> str:
         """Hold a value of this conversation back; returns the handle that stands for it, `<untrusted_3_a1b2c3d4>`.
 

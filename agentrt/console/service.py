@@ -92,9 +92,7 @@ class _StderrLog(logging.Handler):
 
 
 async def stop_on_signal(
-    drain: Callable[[], Awaitable[None]],
-    scope: anyio.CancelScope,
-    *numbers: signal.Signals,
+    drain: Callable[[], Awaitable[None]], scope: anyio.CancelScope, *numbers: signal.Signals
 ) -> None:
     """Drain at the first of these signals, and cancel the scope at the second, which leaves the rest to others.
 

@@ -84,11 +84,7 @@ class LongTermMemory(LongTermMemoryBase):
     """
 
     def __init__(
-        self,
-        store: TextStore,
-        *,
-        embedding: TextEmbedding | None = None,
-        extractor: FactExtractor | None = None,
+        self, store: TextStore, *, embedding: TextEmbedding | None = None, extractor: FactExtractor | None = None
     ) -> None:
         super().__init__()
         missing = [name for name in ("write", "get", "search_text", "forget") if not hasattr(store, name)]

@@ -27,12 +27,7 @@ from agentrt.model.claude import (
 from agentrt.model.remote.client import ModelOptions, RemoteChatModel
 from agentrt.model.remote.endpoint import ANTHROPIC_API
 from agentrt.model.remote.reader import AnswerReader
-from agentrt.model.remote.settings import (
-    check_option,
-    check_request_options,
-    check_server_tools,
-    is_local,
-)
+from agentrt.model.remote.settings import check_option, check_request_options, check_server_tools, is_local
 from agentrt.model.remote.sse import count_in, dict_in, list_in, text_in
 from agentrt.types import ChatResponse, ChatUsage, DeferredSchema, JSONSchema, ToolChoice
 

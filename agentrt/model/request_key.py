@@ -19,10 +19,7 @@ _KEPT_HANDLE = lazy_pattern(r"<[A-Za-z][A-Za-z0-9_]{0,63}_#([0-9]{1,9})>")
 
 
 def request_key(
-    messages: Sequence[Msg],
-    tools: Sequence[JSONSchema] | None,
-    tool_choice: ToolChoice | None,
-    model: ChatModelBase,
+    messages: Sequence[Msg], tools: Sequence[JSONSchema] | None, tool_choice: ToolChoice | None, model: ChatModelBase
 ) -> str:
     """Return a key that two requests share if they ask the same model the same question.
 
@@ -48,10 +45,7 @@ def key_of_description(description: JSONObject) -> str:
 
 
 def describe_request(
-    messages: Sequence[Msg],
-    tools: Sequence[JSONSchema] | None,
-    tool_choice: ToolChoice | None,
-    model: ChatModelBase,
+    messages: Sequence[Msg], tools: Sequence[JSONSchema] | None, tool_choice: ToolChoice | None, model: ChatModelBase
 ) -> JSONObject:
     """Return the data that the key is computed from."""
     kind = type(model)

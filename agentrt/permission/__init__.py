@@ -2,13 +2,7 @@
 
 from agentrt.permission.answer import accept_rules, digest
 from agentrt.permission.engine import EffectiveInput, PermittedTool, combine, covers, decide, needs_no_decision
-from agentrt.types import (
-    PermissionBehavior,
-    PermissionContext,
-    PermissionDecision,
-    PermissionMode,
-    PermissionRule,
-)
+from agentrt.types import PermissionBehavior, PermissionContext, PermissionDecision, PermissionMode, PermissionRule
 
 __all__ = [
     "EffectiveInput",

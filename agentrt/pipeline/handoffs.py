@@ -116,12 +116,7 @@ class Handoffs:
 
     @overload
     async def reply(
-        self,
-        inputs: AgentInput,
-        structured_schema: type[_AnswerType],
-        *,
-        reply_id: str | None = None,
-        deps: Any = None,
+        self, inputs: AgentInput, structured_schema: type[_AnswerType], *, reply_id: str | None = None, deps: Any = None
     ) -> Msg[_AnswerType]: ...
 
     @overload
@@ -135,12 +130,7 @@ class Handoffs:
     ) -> Msg: ...
 
     async def reply(
-        self,
-        inputs: AgentInput = None,
-        structured_schema: Any = None,
-        *,
-        reply_id: str | None = None,
-        deps: Any = None,
+        self, inputs: AgentInput = None, structured_schema: Any = None, *, reply_id: str | None = None, deps: Any = None
     ) -> Msg:
         """Answer with the final message, as `Agent.reply` does, through any number of agents."""
         given_id = reply_id
@@ -175,12 +165,7 @@ class Handoffs:
         return ReplyStream(work, claim, yield_final_msg)
 
     async def _tell_parts(
-        self,
-        claim: Claim,
-        inputs: AgentInput,
-        structured_schema: Any,
-        reply_id: str | None,
-        options: JSONObject,
+        self, claim: Claim, inputs: AgentInput, structured_schema: Any, reply_id: str | None, options: JSONObject
     ) -> None:
         claim.reaper = Reaper()  # here, inside an event loop
         given_id = reply_id

@@ -200,12 +200,7 @@ class KnowledgeBase:
         return report
 
     async def search(
-        self,
-        query: str,
-        limit: int = 5,
-        score_threshold: float | None = None,
-        *,
-        where: MetadataFilter | None = None,
+        self, query: str, limit: int = 5, score_threshold: float | None = None, *, where: MetadataFilter | None = None
     ) -> KnowledgeHits:
         """Return the chunks that fit the query best; `where` filters by the metadata of their documents.
 

@@ -216,9 +216,7 @@ class RunnerBase(ABC):
         return ReplyHandle(self, session_id, request.reply_id)
 
     async def answer(
-        self,
-        session_id: str,
-        answer: UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent,
+        self, session_id: str, answer: UserConfirmResultEvent | ExternalExecutionResultEvent | UserInterruptEvent
     ) -> ReplyHandle:
         """Store the answer to what a reply waits for, as `submit` does, and return a handle of that reply.
 

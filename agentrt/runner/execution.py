@@ -300,14 +300,7 @@ class Execution:
         self._resumed.add(context.reply_id)
         return context.deaths + is_death
 
-    async def _read(
-        self,
-        agent: Agent,
-        stream: _ReplyEvents,
-        reply_id: str,
-        *,
-        answer: AnyEvent | None = None,
-    ) -> None:
+    async def _read(self, agent: Agent, stream: _ReplyEvents, reply_id: str, *, answer: AnyEvent | None = None) -> None:
         """Read the stream to its end, and tell the followers what comes."""
         if self._leaving.is_set():  # while the session was loaded
             return

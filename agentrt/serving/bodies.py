@@ -11,12 +11,7 @@ from agentrt import Msg
 from agentrt._runtime.conversation.inputs import ANSWERS, AnswerEvent, as_messages, check_content
 from agentrt._runtime.decoding.answer_form import AnswerForm
 from agentrt.errors import InvalidInputError, UsageError
-from agentrt.event import (
-    AgentEvent,
-    ConfirmResult,
-    RequireUserConfirmEvent,
-    UserConfirmResultEvent,
-)
+from agentrt.event import AgentEvent, ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
 from agentrt.serving.budget import take_in
 from agentrt.serving.failure import ApiError
 from agentrt.types import JSONSchema

@@ -25,10 +25,7 @@ class AwaitedResponse:
     """
 
     def __init__(
-        self,
-        make_response: Callable[[], Awaitable[Response]],
-        *,
-        on_leave: Callable[[], Awaitable[None]] | None = None,
+        self, make_response: Callable[[], Awaitable[Response]], *, on_leave: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self._make_response = make_response
         self._on_leave = on_leave

@@ -42,11 +42,7 @@ class LocalWorkspace(FileSystemBase):
     """
 
     def __init__(
-        self,
-        root: str | os.PathLike[str],
-        *,
-        max_file_size: int = MAX_FILE_SIZE,
-        sandbox: SandboxBase | None = None,
+        self, root: str | os.PathLike[str], *, max_file_size: int = MAX_FILE_SIZE, sandbox: SandboxBase | None = None
     ) -> None:
         chosen: object = sandbox
         if chosen is not None and not isinstance(chosen, SandboxBase):

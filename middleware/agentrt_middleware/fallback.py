@@ -5,15 +5,7 @@ from time import time
 from typing import Any, ClassVar
 
 from agentrt.agent import AgentBase
-from agentrt.errors import (
-    AgentRTError,
-    Malformed,
-    MiddlewareConfigError,
-    RateLimited,
-    Rejected,
-    Timeout,
-    Transient,
-)
+from agentrt.errors import AgentRTError, Malformed, MiddlewareConfigError, RateLimited, Rejected, Timeout, Transient
 from agentrt.event import ModelCallRetryEvent
 from agentrt.hooks import MiddlewareBase, ModelCallValues, NextModelCall
 from agentrt.model import ChatModelBase, ChatResponse, ModelResult, chat_model

@@ -32,11 +32,7 @@ class TimeoutMiddleware(MiddlewareBase):
     inherited = False
 
     def __init__(
-        self,
-        *,
-        first_chunk: float | None = None,
-        between_chunks: float | None = None,
-        total: float | None = None,
+        self, *, first_chunk: float | None = None, between_chunks: float | None = None, total: float | None = None
     ) -> None:
         # Unchanged, since `repr` finds options by name.
         self.first_chunk, self.between_chunks, self.total = first_chunk, between_chunks, total

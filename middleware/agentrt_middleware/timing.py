@@ -48,10 +48,7 @@ class TimingMiddleware(MiddlewareBase):
     inherited = False
 
     def __init__(
-        self,
-        on_timing: Callable[[Timing], object] | None = None,
-        *,
-        clock: Callable[[], float] = perf_counter,
+        self, on_timing: Callable[[Timing], object] | None = None, *, clock: Callable[[], float] = perf_counter
     ) -> None:
         if on_timing is not None and not callable(on_timing):
             raise MiddlewareConfigError(

@@ -4,12 +4,7 @@ from agentrt._runtime.conversation.conversation import ReplyingAgent
 from agentrt._runtime.conversation.open_calls import AskedCall, asked_calls, begun_calls, describe_calls
 from agentrt._runtime.conversation.progress import QuestionEvent
 from agentrt._runtime.conversation.reply_run import ReplyRun
-from agentrt.event import (
-    AgentEvent,
-    RequireExternalExecutionEvent,
-    RequireUserConfirmEvent,
-    ToolResultStartEvent,
-)
+from agentrt.event import AgentEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent, ToolResultStartEvent
 from agentrt.message import Msg, TextBlock, ToolCallBlock, ToolCallState
 from agentrt.state import ReplyContext
 

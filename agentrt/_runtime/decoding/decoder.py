@@ -11,11 +11,7 @@ from agentrt._runtime.decoding.block_events import BlockEvents, Events, bare_eve
 from agentrt._runtime.decoding.model_answer import checked_blocks, is_plain, model_call_end, plain_thinking
 from agentrt._runtime.text import repr_of, whole_characters
 from agentrt.errors import ChainContractError
-from agentrt.event import (
-    ModelCallEndEvent,
-    TextBlockDeltaEvent,
-    ThinkingBlockDeltaEvent,
-)
+from agentrt.event import ModelCallEndEvent, TextBlockDeltaEvent, ThinkingBlockDeltaEvent
 from agentrt.message import ContentBlock, DataBlock, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.types import ChatResponse, ChatUsage
 

@@ -202,10 +202,7 @@ class _Asking:
         )
 
     async def ask(
-        self,
-        messages: Sequence[Msg],
-        tools: Sequence[JSONSchema] = (),
-        tool_choice: ToolChoice | None = None,
+        self, messages: Sequence[Msg], tools: Sequence[JSONSchema] = (), tool_choice: ToolChoice | None = None
     ) -> Msg:
         """Ask once; returns the answer as a message."""
         await checkpoint()  # a model that never waits must not block the event loop
@@ -216,11 +213,7 @@ class _Asking:
         # Decoded like an answer of a round, so that it is checked in the same way.
         message = AssistantMsg(self._agent.name, [])
         decoder = Decoder(
-            self._reply.id,
-            self._reply.new_id,
-            {},
-            self._model.model,
-            limit=self._agent.react_config.max_output,
+            self._reply.id, self._reply.new_id, {}, self._model.model, limit=self._agent.react_config.max_output
         )
         if isinstance(answer, ChatResponse):
             _apply_all(message, decoder.decode_answer(answer))

@@ -27,15 +27,7 @@ from agentrt._runtime.loop.summary import summarise
 from agentrt._runtime.model_interface.estimate import CHARACTERS_PER_TOKEN, TextLength, characters_of, cut_to_length
 from agentrt.errors import SessionUnserializable
 from agentrt.event import ModelCallEndEvent
-from agentrt.message import (
-    ContentBlock,
-    HintBlock,
-    Msg,
-    TextBlock,
-    ToolCallBlock,
-    ToolResultBlock,
-    ToolResultState,
-)
+from agentrt.message import ContentBlock, HintBlock, Msg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.state import AgentState
 from agentrt.state.state import state_to_json
 from agentrt.types import ContextConfig, IncomingContent, ToolChoice

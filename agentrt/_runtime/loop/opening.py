@@ -27,12 +27,7 @@ from agentrt._runtime.loop.structured_output import require_structured_output, r
 from agentrt._runtime.loop.tool_calls.background import receive_wake, task_woken_by
 from agentrt._runtime.loop.tool_calls.round_tools import assemble_on_resume
 from agentrt.errors import ChainError, InvalidInputError
-from agentrt.event import (
-    AgentEvent,
-    ModelCallRetryEvent,
-    ToolResultEndEvent,
-    UserInterruptEvent,
-)
+from agentrt.event import AgentEvent, ModelCallRetryEvent, ToolResultEndEvent, UserInterruptEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import APPLY, Msg, ToolCallState
 from agentrt.state import ReplyContext

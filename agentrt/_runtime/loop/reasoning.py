@@ -18,11 +18,7 @@ from agentrt._runtime.model_interface.base import ChatModelBase, ModelResult, na
 from agentrt._runtime.model_interface.visible import visible_messages, without_hidden_calls
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ChainContractError, InvalidInputError
-from agentrt.event import (
-    AgentEvent,
-    ModelCallRetryEvent,
-    ModelCallStartEvent,
-)
+from agentrt.event import AgentEvent, ModelCallRetryEvent, ModelCallStartEvent
 from agentrt.message import HintBlock, Msg, UserMsg
 from agentrt.tool import Toolkit
 from agentrt.tool.table import OfferedTools

@@ -32,12 +32,7 @@ from agentrt._runtime.loop.reasoning import ask_through_layers, forget_attempt, 
 from agentrt._runtime.loop.structured_output import count_answer_in_words
 from agentrt._runtime.loop.tool_calls.batches import run_calls
 from agentrt.errors import ChainContractError, ContextOverflow, Malformed
-from agentrt.event import (
-    AgentEvent,
-    ExceedMaxItersEvent,
-    HintBlockEvent,
-    ModelCallEndEvent,
-)
+from agentrt.event import AgentEvent, ExceedMaxItersEvent, HintBlockEvent, ModelCallEndEvent
 from agentrt.hooks import ReplyInput
 from agentrt.message import ContentBlock, Msg, ThinkingBlock, ToolCallBlock, ToolResultBlock
 from agentrt.state import ReplyContext

@@ -247,11 +247,7 @@ def _apply_inner_result(context: ReplyContext, execution: ToolResultBlock) -> No
     result_digest = inner.decision.result_digest or _digest_of_result(execution)
     inner.decision = CallDecision(PermissionBehavior.ALLOW, digest=result_digest)
     inner.result = ToolResultBlock(
-        relative_id(context, execution.id),
-        execution.name,
-        execution.blocks,
-        execution.state,
-        _metadata_of(execution),
+        relative_id(context, execution.id), execution.name, execution.blocks, execution.state, _metadata_of(execution)
     )
     _wake(context, execution.id)
 

@@ -262,10 +262,7 @@ class ChatModelBase:
         return f"{type(self).__name__}({self.model!r})"
 
     def __call__(
-        self,
-        messages: list[Msg],
-        tools: list[JSONSchema] | None = None,
-        tool_choice: ToolChoice | str | None = None,
+        self, messages: list[Msg], tools: list[JSONSchema] | None = None, tool_choice: ToolChoice | str | None = None
     ) -> Awaitable[ModelResult]:
         """Send the conversation to the model; `tools` are JSON schemas as `Toolkit.get_json_schemas` gives them.
 
@@ -312,10 +309,7 @@ class ChatModelBase:
         )
 
     async def _call(
-        self,
-        messages: list[Msg],
-        tools: list[JSONSchema] | None,
-        tool_choice: ToolChoice | None,
+        self, messages: list[Msg], tools: list[JSONSchema] | None, tool_choice: ToolChoice | None
     ) -> ModelResult:
         raise UsageError(f"{type(self).__name__} does not implement `_call`: define `async def _call`")
 

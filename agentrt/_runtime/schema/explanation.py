@@ -127,12 +127,7 @@ class _ProblemSearch:
         return None
 
     def _describe(
-        self,
-        error: "jsonschema_rs.ValidationError",
-        part: SchemaPart,
-        value: Any,
-        path: _Path,
-        causes: int,
+        self, error: "jsonschema_rs.ValidationError", part: SchemaPart, value: Any, path: _Path, causes: int
     ) -> str:
         keyword, where = error.kind.name, error.schema_path
         for name in error.instance_path:
@@ -158,12 +153,7 @@ class _ProblemSearch:
         return f"{_subject(path)} {_describe_value(keyword, details, part.schema, short_repr(value))}"
 
     def _describe_choice(
-        self,
-        error: "jsonschema_rs.ValidationError",
-        part: SchemaPart,
-        value: Any,
-        path: _Path,
-        causes: int,
+        self, error: "jsonschema_rs.ValidationError", part: SchemaPart, value: Any, path: _Path, causes: int
     ) -> str:
         subject, keyword = _subject(path), error.kind.name
         fitting = error.kind.as_dict()["context"].count([])

@@ -87,11 +87,7 @@ class Form:
     """
 
     def __init__(
-        self,
-        model: object,
-        *,
-        ask: Callable[[str, bool], Awaitable[str]],
-        tell: Callable[[str], None],
+        self, model: object, *, ask: Callable[[str, bool], Awaitable[str]], tell: Callable[[str], None]
     ) -> None:
         self._model = FormModel(model)
         self._fields, self._secret = self._model.fields, self._model.secret

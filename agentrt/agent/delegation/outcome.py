@@ -51,12 +51,7 @@ def result_of_error(
 
 
 def failure_result(
-    name: str,
-    kind: str,
-    type_name: str,
-    attribution: JSONObject,
-    logger: logging.Logger = _logger,
-    location: str = "",
+    name: str, kind: str, type_name: str, attribution: JSONObject, logger: logging.Logger = _logger, location: str = ""
 ) -> ToolResponse:
     """Return the result of a delegation that failed, and log one warning: its type, and none of its words."""
     supervisor = attribution.get("supervisor")

@@ -140,10 +140,7 @@ class SubAgentBase(AgentBase):
 
     @classmethod
     def _hydrate_toolkit(
-        cls,
-        host_toolkit: Toolkit | None,
-        tools_allowlist: list[str] | None,
-        safety_limits: JSONObject | None = None,
+        cls, host_toolkit: Toolkit | None, tools_allowlist: list[str] | None, safety_limits: JSONObject | None = None
     ) -> Toolkit:
         """Return a new toolkit with what the allowlist names, of `tools` and of the host's toolkit, and nothing else.
 

@@ -28,10 +28,7 @@ class GoogleAuth(NotPickled):
     """
 
     def __init__(
-        self,
-        *,
-        file: str | Path | None = None,
-        token: Callable[[], GoogleToken | Awaitable[GoogleToken]] | None = None,
+        self, *, file: str | Path | None = None, token: Callable[[], GoogleToken | Awaitable[GoogleToken]] | None = None
     ) -> None:
         if file is not None and token is not None:
             raise ConfigError("GoogleAuth was given both file= and token=: give one of them")

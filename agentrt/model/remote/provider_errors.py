@@ -105,9 +105,7 @@ _FAULTS = (
     _Fault(ContextOverflow, frozenset({413})),
     # A request with more tokens than the limit per minute is refused in every minute.
     _Fault(
-        ContextOverflow,
-        frozenset({429}),
-        words=lazy_pattern(r"request too large.{0,200}tokens per min", re.IGNORECASE),
+        ContextOverflow, frozenset({429}), words=lazy_pattern(r"request too large.{0,200}tokens per min", re.IGNORECASE)
     ),
     _Fault(
         Rejected,

@@ -219,13 +219,7 @@ class RunnerDatabase(PostgresConnections):
             return cursor.fetchall() if cursor.description is not None else []
 
     async def publish(
-        self,
-        place: tuple[str, str],
-        owner: tuple[str, str],
-        events: Sequence[AnyEvent],
-        follows: int,
-        *,
-        is_end: bool,
+        self, place: tuple[str, str], owner: tuple[str, str], events: Sequence[AnyEvent], follows: int, *, is_end: bool
     ) -> bool:
         """Write the events for followers, and tell these; returns whether the writer still has the reply."""
         text = "\n".join(event.to_json() for event in events)

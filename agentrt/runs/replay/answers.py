@@ -273,10 +273,7 @@ class _RecordedModel(ChatModelBase):
         self, model: ChatModelBase, request: ModelRequest | None, leave: Callable[[], Awaitable[None]] | None
     ) -> None:
         super().__init__(
-            model=model.model,
-            stream=model.stream,
-            context_size=model.context_size,
-            capabilities=model.capabilities,
+            model=model.model, stream=model.stream, context_size=model.context_size, capabilities=model.capabilities
         )
         self._request = request
         self._leave = leave

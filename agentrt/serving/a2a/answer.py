@@ -4,11 +4,7 @@ import re
 from typing import Any
 
 from agentrt._runtime.conversation.inputs import AnswerEvent
-from agentrt.event import (
-    ExternalExecutionResultEvent,
-    RequireExternalExecutionEvent,
-    RequireUserConfirmEvent,
-)
+from agentrt.event import ExternalExecutionResultEvent, RequireExternalExecutionEvent, RequireUserConfirmEvent
 from agentrt.message import ToolResultBlock, ToolResultState
 from agentrt.serving.a2a.failure import rpc_error
 from agentrt.serving.a2a.request import SentMessage

@@ -332,8 +332,5 @@ def _call_result(result: ToolResultBlock, folder: str) -> ToolCallProgress:
             case {"path": str(path)}:
                 locations.append(ToolCallLocation(path=join(folder, path)))
     return _progress(
-        result.id,
-        status=_CALL_STATES.get(result.state, "failed"),
-        content=content,
-        locations=locations or None,
+        result.id, status=_CALL_STATES.get(result.state, "failed"), content=content, locations=locations or None
     )

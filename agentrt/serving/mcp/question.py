@@ -120,9 +120,7 @@ def _decisions(question: RequireUserConfirmEvent, decided: Mapping[str, bool], w
 
 
 def _results(
-    question: RequireExternalExecutionEvent,
-    texts: Mapping[str, str],
-    state: ToolResultState = ToolResultState.SUCCESS,
+    question: RequireExternalExecutionEvent, texts: Mapping[str, str], state: ToolResultState = ToolResultState.SUCCESS
 ) -> QuestionAnswer:
     results = [
         ToolResultBlock(call.id, call.name, texts[call.id], state) for call in question.tool_calls if call.id in texts

@@ -71,10 +71,7 @@ class _AgentTools:
 
     def server(self) -> Server[Any]:
         server: Server[Any] = Server(
-            "agentrt",
-            version=agentrt.__version__,
-            on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
+            "agentrt", version=agentrt.__version__, on_list_tools=self._list_tools, on_call_tool=self._call_tool
         )
         # The SDK cancels the call by itself. Only the notice says that the client wanted that, and did not just leave.
         server.add_notification_handler(

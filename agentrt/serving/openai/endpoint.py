@@ -92,11 +92,7 @@ class OpenAIApi:
         if not chat.stream:
             return AwaitedResponse(turn.respond, on_leave=turn.abandon)
         return EventStream(
-            turn.messages,
-            self._gate.limits,
-            name=f"reply {handle.reply_id}",
-            on_leave=turn.abandon,
-            headers={},
+            turn.messages, self._gate.limits, name=f"reply {handle.reply_id}", on_leave=turn.abandon, headers={}
         )
 
     async def _begin(self, sessions: OwnerSessions, chat: ChatRequest, key: str | None) -> ReplyHandle:

@@ -9,14 +9,7 @@ from agentrt._runtime.database.postgres import PostgresConnections, check_postgr
 from agentrt._runtime.hidden import HiddenStr
 from agentrt.errors import SessionVersion
 from agentrt.state.database.postgres_runs import POSTGRES_FORGET_RUNS, POSTGRES_RUN_TABLES, PostgresRunRows
-from agentrt.state.database.store import (
-    DatabaseStore,
-    SavedRows,
-    SaveMark,
-    SessionDatabase,
-    SessionRow,
-    encode_text,
-)
+from agentrt.state.database.store import DatabaseStore, SavedRows, SaveMark, SessionDatabase, SessionRow, encode_text
 from agentrt.state.records.rows import RunRows
 from agentrt.state.sessions import SessionInfo, SessionPage, SessionQuery, check_ttl
 

@@ -69,10 +69,7 @@ async def cancel_at_each_point(run: KitRun) -> None:
         where = "while a tool runs" if point == "tool" else f"{point} the model's answer"
         run.activity = f"{activity} {where}"
         await cancel_at(
-            run,
-            point,
-            partial(run.start, stream=stream),
-            lambda conversation: conversation.ask(TOOL_QUESTION),
+            run, point, partial(run.start, stream=stream), lambda conversation: conversation.ask(TOOL_QUESTION)
         )
 
 

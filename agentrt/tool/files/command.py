@@ -12,13 +12,7 @@ from agentrt.message import TextBlock
 from agentrt.tool.base import ToolBase
 from agentrt.tool.context import ToolContext
 from agentrt.tool.files.base import workspace_of
-from agentrt.types import (
-    JSONObject,
-    PermissionBehavior,
-    PermissionContext,
-    PermissionDecision,
-    ToolResponse,
-)
+from agentrt.types import JSONObject, PermissionBehavior, PermissionContext, PermissionDecision, ToolResponse
 
 _LONGEST_COMMAND = 600  # seconds
 

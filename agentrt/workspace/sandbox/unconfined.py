@@ -28,7 +28,5 @@ class NoSandbox(SandboxBase):
         user = os.geteuid()
         processes = self.processes + count_threads(Path("/proc"), user) if user else None
         yield Launch(
-            [*self.limits(processes), *command.argv],
-            environment_of(command),
-            cwd=str(folder.path / command.cwd),
+            [*self.limits(processes), *command.argv], environment_of(command), cwd=str(folder.path / command.cwd)
         )

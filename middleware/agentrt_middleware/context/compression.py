@@ -4,22 +4,10 @@ from typing import ClassVar, Literal
 
 from agentrt.agent import Agent
 from agentrt.errors import MiddlewareConfigError
-from agentrt.hooks import (
-    CompressContextValues,
-    MiddlewareBase,
-    ModelCallValues,
-    NextCompressContext,
-    NextModelCall,
-)
+from agentrt.hooks import CompressContextValues, MiddlewareBase, ModelCallValues, NextCompressContext, NextModelCall
 from agentrt.message import Msg
 from agentrt.model import ChatModelBase, ModelResult, chat_model
-from agentrt.model.estimate import (
-    CHARACTERS_PER_TOKEN,
-    TextLength,
-    characters_of,
-    estimated_usage,
-    text_length,
-)
+from agentrt.model.estimate import CHARACTERS_PER_TOKEN, TextLength, characters_of, estimated_usage, text_length
 from agentrt_middleware.context.requests import INSIDE_OF_CONTEXT, drop_outputs, exchange_starts
 from agentrt_middleware.validation import check_choice
 

@@ -12,13 +12,7 @@ import anyio
 
 from agentrt.agent import Agent
 from agentrt.errors import BudgetExceeded, MiddlewareConfigError, ToolError
-from agentrt.hooks import (
-    CompressContextValues,
-    MiddlewareBase,
-    ModelCallValues,
-    NextCompressContext,
-    NextModelCall,
-)
+from agentrt.hooks import CompressContextValues, MiddlewareBase, ModelCallValues, NextCompressContext, NextModelCall
 from agentrt.message import Msg, SystemMsg, ToolCallBlock, UserMsg
 from agentrt.model import ChatModelBase, ModelResult
 from agentrt.permission.glob import matches

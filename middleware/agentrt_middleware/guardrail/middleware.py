@@ -124,11 +124,7 @@ class GuardrailMiddleware(MiddlewareBase):
         self.holds_answers = bool(self.output) and window is None
         self._guards = {
             stage: Guards(
-                chosen,
-                stage,
-                timeout,
-                fails_open=on_error == "open",
-                can_replace=stage != "output" or window is None,
+                chosen, stage, timeout, fails_open=on_error == "open", can_replace=stage != "output" or window is None
             )
             for stage, chosen in guards.items()
         }

@@ -106,10 +106,7 @@ class LongTermMemoryMiddleware(MiddlewareBase):
             return []
         return [
             FunctionTool(
-                self.record_to_memory,
-                is_concurrency_safe=False,
-                flow=ToolFlow(trusted_output=True),
-                keeps_handles=True,
+                self.record_to_memory, is_concurrency_safe=False, flow=ToolFlow(trusted_output=True), keeps_handles=True
             ),
             FunctionTool(self.retrieve_from_memory, is_read_only=True),
         ]

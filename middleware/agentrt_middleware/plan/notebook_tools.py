@@ -76,12 +76,7 @@ class NotebookTools:
         ]
 
     async def create_plan(
-        self,
-        context: ToolContext,
-        name: str,
-        description: str,
-        expected_outcome: str,
-        subtasks: list[SubTaskDraft],
+        self, context: ToolContext, name: str, description: str, expected_outcome: str, subtasks: list[SubTaskDraft]
     ) -> ToolResponse:
         """Make a plan of subtasks that are worked on one after the other. It takes the place of the current plan.
 

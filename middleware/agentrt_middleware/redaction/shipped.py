@@ -137,8 +137,7 @@ IP = _Shipped(
 """Addresses of the internet, of both versions."""
 
 PHONE = _Shipped(
-    "PHONE",
-    (r"\+[1-9](?:[ ().\-/]{0,2}\d){7,14}|\(\d{3}\) ?\d{3}[ .\-]\d{4}|\d{3}[.\-]\d{3}[.\-]\d{4}", "", None),
+    "PHONE", (r"\+[1-9](?:[ ().\-/]{0,2}\d){7,14}|\(\d{3}\) ?\d{3}[ .\-]\d{4}|\d{3}[.\-]\d{3}[.\-]\d{4}", "", None)
 )
 """Telephone numbers that begin with "+", and those of North America: `(212) 555-0100`, `212-555-0100`."""
 

@@ -44,12 +44,7 @@ class ToolResultLimitMiddleware(MiddlewareBase):
     }
 
     def __init__(
-        self,
-        max_chars: int = 20_000,
-        *,
-        head: int = 4_000,
-        tail: int = 1_000,
-        workspace: FileSystemBase | None = None,
+        self, max_chars: int = 20_000, *, head: int = 4_000, tail: int = 1_000, workspace: FileSystemBase | None = None
     ) -> None:
         check_number("ToolResultLimitMiddleware(max_chars=...)", max_chars, whole=True)
         check_number("ToolResultLimitMiddleware(head=...)", head, least=0, whole=True)

@@ -23,12 +23,7 @@ from agentrt._runtime.decoding.base64_groups import DataPieces
 from agentrt._runtime.loop.structured_output import keep_as_written
 from agentrt._runtime.loop.tool_calls.approval import Prepared, decide_call, denial, prepare_released
 from agentrt._runtime.loop.tool_calls.background import handle_without_host, host_of, let_go, task_of
-from agentrt._runtime.loop.tool_calls.caller import (
-    InnerCaller,
-    closing_calls,
-    respond_and_close,
-    without_answer,
-)
+from agentrt._runtime.loop.tool_calls.caller import InnerCaller, closing_calls, respond_and_close, without_answer
 from agentrt._runtime.loop.tool_calls.inner_calls import memory_of_call, note_waiting
 from agentrt._runtime.loop.tool_calls.round_tools import refusal_to_wait
 from agentrt._runtime.loop.tool_calls.tool_results import (
