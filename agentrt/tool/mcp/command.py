@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from agentrt._runtime.hidden import HiddenStr
 from agentrt._runtime.text import lazy_pattern, mask
 
-__all__ = ["hide_secrets", "secrets_of", "shown_words"]
-
 _SECRET_NAME = r"[\w-]{0,50}(?:token|key|secret|passw\w{0,50}|auth\w{0,50})"
 _SECRET_OPTION = lazy_pattern(rf"(?i)-{_SECRET_NAME}")
 # In one word: `--token=x` and `TOKEN=x`, and in a command for a shell `--token x` as well.
