@@ -148,7 +148,7 @@ async def test_another_table_has_only_its_own_hooks() -> None:
 
 async def test_hook_without_a_core_has_no_entry_and_says_so() -> None:
     chains = compile_chains(MiddlewareBase, HOOKS, {"on_reasoning": CORES["on_reasoning"]}, [])
-    with pytest.raises(AttributeError, match="no chain is compiled for 'on_reply'"):
+    with pytest.raises(AttributeError, match="'Chains' object has no attribute 'on_reply'"):
         _ = chains.on_reply
 
 

@@ -91,9 +91,6 @@ class Chains:
             _keyed_by_order=keyed_by_order,
         )
 
-    def __getattr__(self, name: str) -> Function:
-        raise AttributeError(f"no chain is compiled for {name!r}")
-
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"chains are frozen: {name!r} cannot be set; build another agent instead")
 

@@ -1,6 +1,6 @@
 """One round of asking the model: the cores of on_reasoning, on_system_prompt and on_model_call."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -117,24 +117,16 @@ async def reason(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> Msg | 
     progress.offered_toolkit, conversation.round_toolkit = run.toolkit, None
     if conversation.layers_of_added:
         conversation.layers_of_added = {}
-    context = agent.state.reply_context
+    context, model = agent.state.reply_context, agent.model.model
     limit = agent.react_config.max_output - (0 if context is None else context.written)
-    progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, agent.model.model, limit=limit)
+    progress.attempt = decoder = Decoder(run.id, run.new_id, progress.call_ids, model, limit=limit)
     task = None if context is None else context.structured
-    await outlet.tell_new(ModelCallStartEvent, agent.model.model, task is not None and task.is_wrapped)
-
-    async def take(events: Sequence[AgentEvent]) -> None:
-        if events:
-            await outlet.tell(events)
-        # After the events, so that what was written up to the limit is seen.
-        if decoder.written > decoder.limit:
-            run.stop("exceed_max_output")
-
+    await outlet.tell_new(ModelCallStartEvent, model, task is not None and task.is_wrapped)
     answer: ModelResult | None
     if conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_REQUEST):
         answer = await _ask_model(agent, run, tool_choice)
     else:
-        answer = await _ask_in_background(agent, run, decoder, tool_choice, take, outlet.tell_item)
+        answer = await _ask_in_background(agent, run, decoder, tool_choice, outlet)
     if isinstance(answer, ChatResponse):
         await outlet.tell_answer(decoder, answer)
         if decoder.written > decoder.limit:
@@ -145,7 +137,7 @@ async def reason(agent: ReplyingAgent, tool_choice: ToolChoice | None) -> Msg | 
         async with aclosing(answer):
             await outlet.tell_streamed(answer, decoder, recorder)
     else:
-        await take(decoder.end())
+        await _take(outlet, run, decoder, decoder.end())
     return None if recorder is None else _message_of_round(decoder, recorder)
 
 
@@ -164,8 +156,7 @@ async def _ask_in_background(
     run: ReplyRun,
     decoder: Decoder,
     tool_choice: ToolChoice | None,
-    take: Callable[[Sequence[AgentEvent]], Awaitable[None]],
-    tell_item: Callable[[AgentEvent], Awaitable[None]],
+    outlet: Outlet,
 ) -> ChatResponse | None:
     """Ask the model in a task, and take what it streams and what layers emit as it comes: also while a layer waits.
 
@@ -188,14 +179,23 @@ async def _ask_in_background(
                 if isinstance(item, AgentEvent):
                     # Not when it was emitted: responses of that attempt may have been ahead of it in the mailbox.
                     run.progress.discard_attempt(item)
-                    await tell_item(item)
+                    await outlet.tell_item(item)
                 else:
-                    await take(decoder.feed(item))
+                    await _take(outlet, run, decoder, decoder.feed(item))
             return await task.outcome()
     finally:
         # A round that is left early may leave responses behind, which the next one must not find. Emitted events stay:
         # the core passes them on.
         mailbox.keep(AgentEvent)
+
+
+async def _take(outlet: Outlet, run: ReplyRun, decoder: Decoder, events: Sequence[AgentEvent]) -> None:
+    """Tell what a response says; ends the reply where the answer is longer than `max_output` allows."""
+    if events:
+        await outlet.tell(events)
+    # After the events, so that what was written up to the limit is seen.
+    if decoder.written > decoder.limit:
+        run.stop("exceed_max_output")
 
 
 def _message_of_round(decoder: Decoder, recorder: Recorder) -> Msg | None:
@@ -216,19 +216,20 @@ def forget_attempt(run: ReplyRun) -> list[AgentEvent]:
 
 async def _ask_model(agent: ReplyingAgent, run: ReplyRun, tool_choice: ToolChoice | None) -> ModelResult:
     """Assemble the request and send it through on_model_call."""
-    if agent.live_conversation.pace.is_due():
+    conversation, state, chains = agent.live_conversation, agent.state, agent.chains
+    if conversation.pace.is_due():
         await checkpoint()
-    prompt, chains = agent.system_prompt, agent.chains
+    prompt = agent.system_prompt
     if chains.on_system_prompt is not system_prompt:  # whose core gives back what it gets
         prompt = await chains.on_system_prompt(agent, current_prompt=prompt)
-    state, reply = agent.state, agent.state.reply_context
+    reply = state.reply_context
     assert reply is not None
     # Providers cache by the beginning of a request: from one compression to the next, it only grows at its end.
-    messages = [agent.live_conversation.prompt_message.message(prompt)] if prompt else []
+    messages = [conversation.prompt_message.message(prompt)] if prompt else []
     if state.summary:
         # From the user's side and never in the system prompt: it repeats what tools and strangers said.
         messages.append(UserMsg("runtime", [HintBlock(f"{_ABOUT_SUMMARY}\n\n{state.summary}", "summary")]))
-    messages += agent.live_conversation.context_usage.visible_messages(state.context)
+    messages += conversation.context_usage.visible_messages(state.context)
     if len(reply.blocks) > reply.summarised:
         # A snapshot: the message grows while the model, or a layer that recorded the call, still holds what was sent.
         message = reply.message.snapshot()

@@ -118,6 +118,7 @@ class Rounds:
         self._run = run
         self._inputs = inputs
         self._context = context
+        self._usage = agent.live_conversation.context_usage
         self._step: Step = next_step(context)
         if run.progress.recorder is None:
             run.progress.begin()  # no layer is in between that may keep the first event, or put another before it
@@ -136,13 +137,13 @@ class Rounds:
             if run.progress.continuations and step.reason == "completed" and context.cur_iter <= context.max_iters:
                 events = [*events, await self._take_continuation()]
                 self._step = step = next_step(context)
-        if isinstance(step, (Reason, Act)):
-            if isinstance(step, Reason):
-                context.round_start = len(context.blocks)
-                context.paused = False
-            self._has_begun = True
-        else:
+        if isinstance(step, Reason):
+            context.round_start = len(context.blocks)
+            context.paused = False
+        elif not isinstance(step, Act):
             self.is_over = True
+            return events
+        self._has_begun = True
         return events
 
     def take_step(self) -> Awaitable[object]:
@@ -154,8 +155,7 @@ class Rounds:
         if isinstance(step, Act):
             return run_calls(agent, context, step)
         assert isinstance(step, Reason)
-        has_headroom = agent.live_conversation.context_usage.has_headroom(agent.state, context, agent.model)
-        if not has_headroom and near_context_limit(agent):
+        if not self._usage.has_headroom(agent.state, context, agent.model) and near_context_limit(agent):
             return compress_then_reason(agent, step.tool_choice)
         if agent.chains.on_reasoning is reason:
             return reason(agent, step.tool_choice)
@@ -171,7 +171,7 @@ class Rounds:
         if isinstance(error, ReaderLeft):
             self._run.untold = error.untaken
         is_too_long = isinstance(error, ContextOverflow) and isinstance(step, Reason)
-        if is_too_long and self._agent.live_conversation.context_usage.record_overflow():
+        if is_too_long and self._usage.record_overflow():
             return ()  # the same step once more, with less to send
         if isinstance(error, Exception):
             interruption.end()
@@ -211,7 +211,7 @@ class Rounds:
     def _finish_step(self) -> Sequence[AgentEvent]:
         """Decide on the next step; returns the events that withdraw what the step has said, if it did not count."""
         agent, context, progress = self._agent, self._context, self._run.progress
-        if agent.live_conversation.context_usage.must_shorten:  # the same step once more, with less to send
+        if self._usage.must_shorten:  # the same step once more, with less to send
             events = [progress.record_event(event) for event in forget_attempt(self._run)]
             progress.last_event = events[-1] if events else progress.last_event
             return events
@@ -228,7 +228,7 @@ class Rounds:
             progress.attempt = None
         blocks = context.blocks[context.round_start :]
         self._step = step = step_of_calls(context, blocks) or self._count_round(blocks)
-        self.must_save = agent.state_store is not None and isinstance(step, Act)
+        self.must_save = isinstance(step, Act) and agent.state_store is not None
         if self.must_save:
             self._run.interruption.suspend()  # likewise, until the next step begins
         return ()

@@ -79,13 +79,14 @@ def prepare_released(agent: ReplyingAgent, toolkit: Toolkit, call: ToolCallBlock
 
     An agent that is a tool keeps handles, and so do other tools whose text a model reads.
     """
-    groups = agent.state.active_groups
-    if not holds(agent.state, call.input):
+    state = agent.state
+    groups = state.active_groups
+    if not holds(state, call.input):
         return toolkit.prepare(call, groups)
     tool = toolkit.get(call.name)
     if tool is None or tool.keeps_handles:
         return toolkit.prepare(call, groups)
-    released = release_arguments(agent.state, call.input, parse_arguments)
+    released = release_arguments(state, call.input, parse_arguments)
     prepared = toolkit.prepare(ToolCallBlock(call.id, call.name, released, call.state), groups)
     if isinstance(prepared, PreparedCall):
         prepared.tool_call, prepared.written_input = call, call.input

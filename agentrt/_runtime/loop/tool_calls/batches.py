@@ -60,7 +60,8 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> N
     Tells the events of the calls and, when a tool ends the reply with an answer of its own, that message. Stops after
     neighbours if one of them has to wait for an answer. Calls beyond the limit of a reply are denied.
     """
-    run = agent.live_conversation.run
+    conversation = agent.live_conversation
+    run = conversation.run
     outlet = run.outlet
     calls, beyond_limit = _part_at_limit(agent, context, step.calls)
     for batch in [calls] if len(calls) == 1 else _batches(agent, calls):
@@ -76,7 +77,7 @@ async def run_calls(agent: ReplyingAgent, context: ReplyContext, step: Act) -> N
                 await outlet.tell_block(new_tool_result(call.id, call.name))
         only = prepared[0][1]
         has_context = isinstance(only, PreparedCall) and only.plan.context_name is not None
-        emits = not agent.live_conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_CALL)
+        emits = not conversation.emitting_hooks.isdisjoint(_HOOKS_OF_A_CALL)
         # Several calls, or one that may emit events while it waits.
         if len(prepared) > 1 or has_context or emits:
             await _run_in_background(agent, context, prepared)
