@@ -148,6 +148,15 @@ def test_what_no_piece_delivered_comes_from_the_last_response():
     assert [block.type for block in found] == ["text", "thinking", "tool_call"]
 
 
+@given(st.lists(st.text(st.sampled_from("aé\ud83d\ude00"), min_size=1), min_size=1))
+@example(["a", "\ud83d", "\ude00"])  # halves that are no character together, since each delta was mended by itself
+def test_the_decoder_keeps_of_a_text_what_its_deltas_said(pieces):
+    subject = decoder()
+    events = streamed(*(piece(TextBlock(text)) for text in pieces), by=subject)
+    (said,) = message_of(events).content
+    assert subject.text_of(TextBlock("", said.id)) == said.text
+
+
 def test_what_was_streamed_is_what_was_said():
     assert blocks_of(piece(TextBlock("streamed")), last(TextBlock("whole"))) == [TextBlock("streamed", "r-1")]
 

@@ -7,6 +7,7 @@ from time import time_ns
 
 from agentrt._runtime.block import HIDDEN_CALL
 from agentrt._runtime.decoding.base64_groups import DataPieces
+from agentrt._runtime.text import whole_characters
 from agentrt.event import (
     AgentEvent,
     DataBlockDeltaEvent,
@@ -119,6 +120,7 @@ class BlockEvents:
         "_call_ids",
         "_call_names",
         "_data_ids",
+        "_has_provider_block",
         "_keep_text",
         "_media_types",
         "_new_id",
@@ -126,7 +128,7 @@ class BlockEvents:
         "_pieces_of_data",
         "_reply_id",
         "_signature",
-        "_streamed_kinds",
+        "_streamed_inputs",
         "_streamed_texts",
         "_taken_call_ids",
         "limit",
@@ -152,15 +154,25 @@ class BlockEvents:
         self._call_names: dict[str, str] = {}
         self._data_ids: dict[str, str] = {}
         self._pieces_of_data: DataPieces | None = None
-        # The streamed content, by the kind of block or the id of the call, to find the additions of a whole answer.
-        self._streamed_kinds: dict[type, None] = {}
-        self._streamed_texts: dict[type | str, list[str]] = {}
+        # The streamed content, to find the additions of a whole answer: what calls were given by their ids, and the
+        # texts by the kind and the id of their blocks.
+        self._has_provider_block = False
+        self._streamed_inputs: dict[str, list[str]] = {}
+        self._streamed_texts: dict[type, dict[str, list[str]]] = {}
         self._keep_text: Callable[[str], None] | None = None
 
     @property
     def block_ids(self) -> list[str]:
         """The ids of started blocks, and of calls."""
         return self._block_ids
+
+    def text_of(self, block: TextBlock) -> str:
+        """Return the text of a block, all of it where the block was recorded without its deltas."""
+        pieces = self._streamed_texts.get(TextBlock, {}).get(block.id)
+        if pieces is None:
+            return block.text
+        text = "".join(pieces)
+        return text if text.isascii() else "".join(map(whole_characters, pieces))  # as the deltas were mended
 
     @property
     def calls_tools(self) -> bool:
@@ -234,10 +246,10 @@ class BlockEvents:
 
     def _begin(self, kind: type, events: Events) -> None:
         self._close(events)
-        self._streamed_kinds[kind] = None
         self._open_kind = kind
-        self._keep_text = self._streamed_texts.setdefault(kind, []).append
         self._block_id = self._new_id()
+        pieces = self._streamed_texts.setdefault(kind, {})[self._block_id] = []
+        self._keep_text = pieces.append
         self._block_ids.append(self._block_id)
 
     def _close(self, events: Events) -> None:
@@ -250,7 +262,7 @@ class BlockEvents:
 
     def _add_call_input(self, call_id: str, text: str, events: Events) -> None:
         if self._fits(len(text), "the input of a call", events):
-            self._streamed_texts.setdefault(call_id, []).append(text)
+            self._streamed_inputs.setdefault(call_id, []).append(text)
             events.append(ToolCallDeltaEvent(self._reply_id, call_id, text, tool_call_name=self._call_names[call_id]))
 
     def _add_whole_call(self, block: ToolCallBlock, events: Events) -> None:
@@ -315,7 +327,7 @@ class BlockEvents:
     def _add_provider_block(self, block: ProviderBlock, events: Events) -> None:
         if not self._fits(len(block.content), f"what {block.provider[:64]} did on its side", events):
             return
-        self._streamed_kinds[ProviderBlock] = None
+        self._has_provider_block = True
         self._close(events)
         block_id = self._new_id()
         self._block_ids.append(block_id)

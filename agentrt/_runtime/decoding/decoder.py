@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from itertools import chain
 from time import time_ns
 from typing import Any
 
@@ -186,29 +187,29 @@ class Decoder(BlockEvents):
     def _add_missing(self, content: list[ContentBlock], events: Events) -> None:
         """Announce the content that no piece delivered."""
         # Read before anything is added, since added content counts as streamed from then on.
-        call_ids, kinds, data_count = set(self._call_ids), set(self._streamed_kinds), len(self._data_ids)
-        streamed = {key: "".join(pieces) for key, pieces in self._streamed_texts.items()}
+        call_ids, had_provider_block, data_count = set(self._call_ids), self._has_provider_block, len(self._data_ids)
+        inputs = {call_id: "".join(pieces) for call_id, pieces in self._streamed_inputs.items()}
+        texts = {kind: "".join(chain(*by_id.values())) for kind, by_id in self._streamed_texts.items()}
         left = {}  # the streamed length of each kind of text, if the content starts with it and is longer
-        for streamed_kind, text in streamed.items():
-            if isinstance(streamed_kind, type):
-                whole = "".join(_text_or_thinking(block) for block in content if isinstance(block, streamed_kind))
-                if len(whole) > len(text) and whole.startswith(whole_characters(text)):
-                    left[streamed_kind] = len(text)
+        for streamed_kind, text in texts.items():
+            whole = "".join(_text_or_thinking(block) for block in content if isinstance(block, streamed_kind))
+            if len(whole) > len(text) and whole.startswith(whole_characters(text)):
+                left[streamed_kind] = len(text)
         known = 0
         for block in _thinking_first(content):
             kind = type(block)
             if isinstance(block, ToolCallBlock) and block.id in call_ids:
                 known += len(block.input)
-                self._add_rest_of_call(block, streamed.get(self._call_ids[block.id], ""), events)
-            elif isinstance(block, (TextBlock, ThinkingBlock)) and kind in kinds:
+                self._add_rest_of_call(block, inputs.get(self._call_ids[block.id], ""), events)
+            elif isinstance(block, (TextBlock, ThinkingBlock)) and kind in texts:
                 known += len(_text_or_thinking(block))
                 if kind in left:
                     left[kind] = self._add_rest_of_text(block, left[kind], events)
             elif isinstance(block, DataBlock) and data_count > 0:
                 data_count -= 1
-            elif not (isinstance(block, ProviderBlock) and kind in kinds):
+            elif not (isinstance(block, ProviderBlock) and had_provider_block):
                 self._add_whole(block, events)
-        written = sum(map(len, streamed.values()))
+        written = sum(map(len, chain(inputs.values(), texts.values())))
         if 0 < known < written:
             # A layer may have added content, so this is not an error; mostly it is a model whose pieces are cumulative.
             _logger.warning(

@@ -87,10 +87,7 @@ class Recorder:
     def record_answer(self, events: Iterable[Any]) -> None:
         """Apply what a model says, which is all of this reply."""
         for event in events:
-            if event.__class__ is TextBlockDeltaEvent and event.block_id == self._block_id:  # as nearly always
-                self._pieces.append(event.delta)
-            else:
-                self.record(event)
+            self.record(event)
 
     @property
     def message(self) -> Msg:

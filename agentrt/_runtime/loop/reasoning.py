@@ -19,7 +19,7 @@ from agentrt._runtime.model_interface.visible import visible_messages, without_h
 from agentrt._runtime.text import repr_of
 from agentrt.errors import ChainContractError, InvalidInputError
 from agentrt.event import AgentEvent, ModelCallRetryEvent, ModelCallStartEvent
-from agentrt.message import HintBlock, Msg, UserMsg
+from agentrt.message import HintBlock, Msg, TextBlock, UserMsg
 from agentrt.tool import Toolkit
 from agentrt.tool.table import OfferedTools
 from agentrt.types import ChatResponse, JSONSchema, ToolChoice
@@ -205,6 +205,9 @@ def _message_of_round(decoder: Decoder, recorder: Recorder) -> Msg | None:
     message = recorder.message
     begun = set(decoder.block_ids)  # without those of attempts that were given up
     message.content = decoder.message_blocks = [block for block in recorder.blocks if block.id in begun]
+    for block in decoder.message_blocks:
+        if block.__class__ is TextBlock:
+            block.text = decoder.text_of(block)
     return message.copy()
 
 
