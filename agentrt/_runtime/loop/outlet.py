@@ -20,7 +20,7 @@ from agentrt._runtime.concurrency.mailbox import Mailbox
 from agentrt._runtime.conversation.conversation import ReplyingAgent
 from agentrt._runtime.conversation.inputs import incoming_content, receive_emitted, receive_hint
 from agentrt._runtime.conversation.open_calls import forget_inner_calls
-from agentrt._runtime.conversation.progress import PLAIN_INSIDE, PLAIN_OUTSIDE
+from agentrt._runtime.conversation.progress import FLOWING, PLAIN_INSIDE, PLAIN_OUTSIDE
 from agentrt._runtime.conversation.reply_run import ReplyRun
 from agentrt._runtime.decoding.block_events import NO_NUMBERS, events_of, events_of_output
 from agentrt._runtime.decoding.decoder import Decoder
@@ -51,6 +51,9 @@ from agentrt.state import ReplyContext
 from agentrt.types import ChatResponse, ToolOutput
 
 _PLAIN_WITHOUT_HINTS = PLAIN_INSIDE - {HintBlockEvent}
+# How an event changes the message, whether it is of a call, and whether its number is all that it needs when it leaves.
+_RECORDING: dict[type, tuple[Callable[[Any, Any], None] | None, bool, bool]]
+_RECORDING = {cls: (APPLY.get(cls), cls in CALL_EVENTS, cls in PLAIN_OUTSIDE) for cls in FLOWING}
 _apply_of: Callable[[type], Callable[[Any, Any], None] | None] = APPLY.get  # a name costs less than an attribute
 
 
@@ -250,17 +253,15 @@ class Outlet:
 
     def _record(self, event: AgentEvent) -> AgentEvent:
         """Record and number an event with plain content; returns it, or a copy where it has a number already."""
-        progress, cls = self._progress, event.__class__
+        progress = self._progress
+        apply, is_of_call, is_plain = _RECORDING[event.__class__]
         progress.events_recorded += 1
-        apply = _apply_of(cls)
         if (
-            apply is not None
-            and event.reply_id == progress.reply_id
-            and (cls not in CALL_EVENTS or "/" not in event.tool_call_id)  # type: ignore[attr-defined]  # these have it
+            apply is not None and event.reply_id == progress.reply_id and not (is_of_call and "/" in event.tool_call_id)  # type: ignore[attr-defined]  # these have it
         ):
             apply(progress.message, event)
         if self._numbers:
-            if cls in PLAIN_OUTSIDE and progress.is_flowing and not event.seq:
+            if is_plain and progress.is_flowing and not event.seq:
                 event.seq = progress.sequence = progress.sequence + 1  # `assign_seq`, inlined
             else:
                 event = progress.assign_seq(event)
