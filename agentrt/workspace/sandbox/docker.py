@@ -76,9 +76,9 @@ class DockerSandbox(SandboxBase):
         options += ["--memory", str(self.memory), "--memory-swap", str(self.memory)]
         options += ["--ulimit", f"cpu={self.cpu}", "--ulimit", f"fsize={self.file_size}", "--ulimit", "core=0"]
         options += ["--user", f"{os.getuid()}:{os.getgid()}"]
-        options += ["--mount", f"type=bind,source={folder.path},target={WORKSPACE}"]
+        options += _mount(str(folder.path), WORKSPACE)
         for target, source in command.read_only.items():
-            options += ["--mount", f"type=bind,source={source},target={target},readonly"]
+            options += _mount(source, target, "readonly")
         if folder.has_internal:
             options += ["--tmpfs", f"{WORKSPACE}/internal:ro"]
         options += ["--workdir", f"{WORKSPACE}/{command.cwd}", "--entrypoint", ""]
@@ -86,3 +86,10 @@ class DockerSandbox(SandboxBase):
         # The container outlives the program that has started it.
         remove = partial(anyio.run_process, ["docker", "rm", "--force", name], check=False, stdout=DEVNULL)
         yield Launch(argv, {**os.environ, **command.env}, clean_up=remove)
+
+
+def _mount(source: str, target: str, *flags: str) -> list[str]:
+    # As a line of CSV: with a plain comma, the name of a folder could go on with a `source=` of its own.
+    fields = ["type=bind", f"source={source}", f"target={target}", *flags]
+    quoted = ('"' + field.replace('"', '""') + '"' for field in fields)
+    return ["--mount", ",".join(quoted)]

@@ -1,8 +1,10 @@
 """Commands of a workspace: what they get, what they give back, and how they end."""
 
+import csv
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from secrets import token_hex
 from time import monotonic, sleep
@@ -23,6 +25,8 @@ from agentrt.workspace import (
     SandboxBase,
 )
 from agentrt.workspace.sandbox import bubblewrap
+from agentrt.workspace.sandbox.base import SharedFolder
+from agentrt.workspace.sandbox.command import Command
 from agentrt.workspace.sandbox.seccomp import make_filter
 from tests.program_runner import ROOT
 from tests.sandboxes import needs_bubblewrap
@@ -389,6 +393,18 @@ async def test_docker_without_a_daemon_is_refused_with_the_remedy(
     with pytest.raises(UsageError, match=r"needs a Docker daemon.*BubblewrapSandbox"):
         async with Agent("a", model=ScriptedChatModel([]), workspace=files):
             pass
+
+
+def test_no_name_of_a_folder_is_an_option_of_docker(tmp_path: Path) -> None:
+    shared = SharedFolder(tmp_path / 'ann,"source=' / "etc")
+    command = Command(("true",), read_only={"/data": "/srv/a,target=/b"})
+    with DockerSandbox("python:3").prepare(command, shared) as launch:
+        mounts = [value for option, value in pairwise(launch.argv) if option == "--mount"]
+    # Docker reads the option as a line of CSV.
+    assert [*csv.reader(mounts)] == [
+        ["type=bind", f"source={shared.path}", "target=/workspace"],
+        ["type=bind", "source=/srv/a,target=/b", "target=/data", "readonly"],
+    ]
 
 
 @pytest.mark.parametrize("image", ["", "--privileged", None])
