@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,7 +14,9 @@ from agentrt.errors import ConfigError, InvalidInputError, QueueFull, ResumeErro
 from agentrt.event import ReplyEndEvent, RequireUserConfirmEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import DBOSRunner
+from agentrt.runner.dbos.version import version_of
 from agentrt.state import InMemoryStateStore
+from agentrt.tool import FunctionTool
 from tests.runner.conftest import answer_to, approved_pay, make_agent, rebuild, work
 
 SECRET = "hunter2-secret"
@@ -237,3 +240,31 @@ def test_version_is_that_of_the_chains_and_tools():
         DBOSRunner(make_agent(*tools), InMemoryStateStore(), URL) for tools in ([], [], [approved_pay()])
     )
     assert one.version == same.version != other.version
+
+
+@pytest.mark.parametrize("place", ["toolkit", "group", "sub-agent"])
+def test_version_changes_with_a_signature_in_any_place(place):
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    def pay_to(amount: int, receiver: str) -> str:
+        """Pay."""
+        return f"paid {amount} to {receiver}"
+
+    def version(function: Callable[..., str]) -> str:
+        tool = FunctionTool(function, name="pay")
+        agent = make_agent(*[tool] * (place != "group"))
+        if place == "group":
+            agent.toolkit.create_tool_group("money", "Pays.")
+            agent.toolkit.register_tool_function(tool, group_name="money")
+        return version_of(make_agent(agent.as_tool("Pays.")) if place == "sub-agent" else agent)
+
+    assert version(pay) == version(pay) != version(pay_to)
+
+
+def test_version_of_agents_that_call_each_other_has_an_end():
+    one, other = make_agent(), make_agent()
+    one.toolkit.register_tool_function(other.as_tool("Asks the other one.", name="other"))
+    other.toolkit.register_tool_function(one.as_tool("Asks the one.", name="one"))
+    assert version_of(one) != version_of(make_agent())
