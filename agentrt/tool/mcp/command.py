@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from agentrt._runtime.hidden import HiddenStr
 from agentrt._runtime.text import lazy_pattern, mask
 
-_SECRET_NAME = r"[\w-]{0,50}(?:token|key|secret|passw\w{0,50}|auth\w{0,50})"
-_SECRET_OPTION = lazy_pattern(rf"(?i)-{_SECRET_NAME}")
+_WORD_OF_SECRET = r"[\w-]{0,50}(?:token|key|secret|passw\w{0,50}|auth\w{0,50})"
+_SECRET_OPTION = lazy_pattern(rf"(?i)-{_WORD_OF_SECRET}")
 # In one word: `--token=x` and `TOKEN=x`, and in a command for a shell `--token x` as well.
-_ASSIGNMENT = lazy_pattern(rf"(?i)(?P<name>-{_SECRET_NAME}[ =]|\b{_SECRET_NAME}=)(?P<value>\S+)")
-_MASKED = "***"
+_ASSIGNMENT = lazy_pattern(rf"(?i)(?P<name>-{_WORD_OF_SECRET}[ =]|\b{_WORD_OF_SECRET}=)(?P<value>\S+)")
+_HIDDEN_WORD = "***"
 
 
 def hide_secrets(command: Sequence[str]) -> list[str]:
@@ -24,7 +24,7 @@ def shown_words(command: Sequence[str]) -> Iterator[str]:
     """Return the words of a command, with their secrets masked."""
     is_value = False
     for word in command:
-        yield _MASKED if is_value else mask(_ASSIGNMENT.sub(rf"\g<name>{_MASKED}", word))
+        yield _HIDDEN_WORD if is_value else mask(_ASSIGNMENT.sub(rf"\g<name>{_HIDDEN_WORD}", word))
         is_value = not is_value and _SECRET_OPTION.fullmatch(word) is not None
 
 

@@ -89,7 +89,7 @@ class DockerSandbox(SandboxBase):
 
 
 def _mount(source: str, target: str, *flags: str) -> list[str]:
-    # As a line of CSV: with a plain comma, the name of a folder could go on with a `source=` of its own.
+    # As a line of CSV: a plain comma in the name of a folder would begin another field, such as `source=`.
     fields = ["type=bind", f"source={source}", f"target={target}", *flags]
     quoted = ('"' + field.replace('"', '""') + '"' for field in fields)
     return ["--mount", ",".join(quoted)]
