@@ -28,7 +28,6 @@ from tests.loop.helpers import agent_of, call
 
 ROOM = 64
 MOST = 10_000
-PATIENCE = 30
 
 
 async def read(task: BackgroundTask) -> list[object]:
@@ -204,10 +203,9 @@ class Parts:
 
 async def test_parts_that_wait_have_a_task_each():
     parts = Parts(3)
-    with anyio.fail_after(PATIENCE):
-        async with parts.run(parts.wait_for_all) as task:
-            assert await read(task) == []
-            await task.outcome()
+    async with parts.run(parts.wait_for_all) as task:
+        assert await read(task) == []
+        await task.outcome()
     assert len(parts.tasks) == 3
 
 
@@ -229,11 +227,10 @@ async def test_leaving_stops_all_tasks_of_the_work():
 
 async def test_error_in_one_task_stops_the_others():
     parts = Parts(3)
-    with anyio.fail_after(PATIENCE):
-        async with parts.run(parts.fail_last) as task:
-            await read(task)
-            with pytest.raises(LookupError):
-                await task.outcome()
+    async with parts.run(parts.fail_last) as task:
+        await read(task)
+        with pytest.raises(LookupError):
+            await task.outcome()
     assert parts.stopped == 3
 
 
@@ -347,10 +344,9 @@ async def test_the_task_has_its_readers_deadline():
     async def main() -> None:
         seen.append(anyio.current_effective_deadline())
 
-    with anyio.fail_after(PATIENCE):
-        async with BackgroundTask("r", Mailbox(), main) as task:
-            await read(task)
-        assert seen == [anyio.current_effective_deadline()]
+    async with BackgroundTask("r", Mailbox(), main) as task:
+        await read(task)
+    assert seen == [anyio.current_effective_deadline()]
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01])
@@ -464,13 +460,12 @@ async def test_task_cancelled_from_outside_is_an_error_of_the_runtime(anyio_back
 async def test_task_cancelled_before_it_began_does_not_hang_its_reader(anyio_backend, monkeypatch):
     monkeypatch.setattr(background_task, "_MAX_STOP_SECONDS", 0.1)
     before = asyncio.all_tasks()
-    with anyio.fail_after(PATIENCE):
-        async with BackgroundTask("r", Mailbox(), Waiting()) as task:
-            for started in asyncio.all_tasks() - before:
-                started.cancel()
-            await read(task)
-            with pytest.raises(AgentRTError):
-                await task.outcome()
+    async with BackgroundTask("r", Mailbox(), Waiting()) as task:
+        for started in asyncio.all_tasks() - before:
+            started.cancel()
+        await read(task)
+        with pytest.raises(AgentRTError):
+            await task.outcome()
 
 
 class Stop(BaseException):
@@ -521,8 +516,7 @@ async def test_a_generator_is_closed_in_a_task_of_its_own():
     await anext(generator.items)
     reaper.reap(generator.items)
     assert not generator.closed.is_set()
-    with anyio.fail_after(PATIENCE):
-        await generator.closed.wait()
+    await generator.closed.wait()
     await anyio.wait_all_tasks_blocked()
     assert generator.items.ag_frame is None
 
@@ -534,8 +528,7 @@ async def test_generator_dropped_in_any_thread_is_closed_in_its_own():
     thread = threading.Thread(target=reaper.reap, args=(generator.items,))
     thread.start()
     thread.join()
-    with anyio.fail_after(PATIENCE):
-        await generator.closed.wait()
+    await generator.closed.wait()
     assert generator.thread == threading.get_ident()
     await anyio.wait_all_tasks_blocked()
 
@@ -546,8 +539,7 @@ async def test_failure_to_close_is_logged(caplog):
     await anext(generator.items)
     with caplog.at_level(logging.ERROR, "agentrt"):
         reaper.reap(generator.items)
-        with anyio.fail_after(PATIENCE):
-            await generator.closed.wait()
+        await generator.closed.wait()
         await anyio.wait_all_tasks_blocked()
     assert caplog.messages == ["closing an abandoned reply failed: ValueError"]
 

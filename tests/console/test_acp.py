@@ -109,33 +109,32 @@ def test_only_messages_are_written_and_bad_lines_get_errors(tmp_path: Path) -> N
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_session_goes_on_after_a_kill_in_mid_prompt(anyio_backend: str, tmp_path: Path) -> None:
     options = ("acp_app:agent", "--store", "sqlite:sessions.db")
-    with anyio.fail_after(PATIENCE):
-        async with started(tmp_path, Editor(), *options) as (connection, process):
-            session = await connection.new_session(cwd=str(tmp_path), mcp_servers=[])
-            names = {"session_id": session.session_id}
-            response = await connection.prompt(**names, prompt=[acp.text_block("make_noise")])
-            assert response.stop_reason == "end_turn"
-            async with anyio.create_task_group() as group:
+    async with started(tmp_path, Editor(), *options) as (connection, process):
+        session = await connection.new_session(cwd=str(tmp_path), mcp_servers=[])
+        names = {"session_id": session.session_id}
+        response = await connection.prompt(**names, prompt=[acp.text_block("make_noise")])
+        assert response.stop_reason == "end_turn"
+        async with anyio.create_task_group() as group:
 
-                async def prompt() -> None:
-                    with pytest.raises(ConnectionError):
-                        await connection.prompt(**names, prompt=[acp.text_block("wait")])
+            async def prompt() -> None:
+                with pytest.raises(ConnectionError):
+                    await connection.prompt(**names, prompt=[acp.text_block("wait")])
 
-                group.start_soon(prompt)
-                while not (tmp_path / "begun").exists():  # noqa: ASYNC110  # another process writes it
-                    await anyio.sleep(0.02)
-                os.kill(process.pid, signal.SIGKILL)
-        editor = Editor()
-        async with started(tmp_path, editor, *options) as (connection, _):
-            listed = await connection.list_sessions()
-            assert [info.session_id for info in listed.sessions] == [session.session_id]
-            await connection.load_session(cwd=str(tmp_path), mcp_servers=[], **names)
-            said = [update["content"]["text"] for update in editor.shown("user_message_chunk")]
-            assert said == ["make_noise", "wait"]
-            await connection.set_session_mode(mode_id="explore", **names)
-            response = await connection.prompt(**names, prompt=[acp.text_block("Go on.")])
-            with pytest.raises(RequestError):
-                await connection.load_session(cwd=str(tmp_path), session_id="unknown", mcp_servers=[])
+            group.start_soon(prompt)
+            while not (tmp_path / "begun").exists():  # noqa: ASYNC110  # another process writes it
+                await anyio.sleep(0.02)
+            os.kill(process.pid, signal.SIGKILL)
+    editor = Editor()
+    async with started(tmp_path, editor, *options) as (connection, _):
+        listed = await connection.list_sessions()
+        assert [info.session_id for info in listed.sessions] == [session.session_id]
+        await connection.load_session(cwd=str(tmp_path), mcp_servers=[], **names)
+        said = [update["content"]["text"] for update in editor.shown("user_message_chunk")]
+        assert said == ["make_noise", "wait"]
+        await connection.set_session_mode(mode_id="explore", **names)
+        response = await connection.prompt(**names, prompt=[acp.text_block("Go on.")])
+        with pytest.raises(RequestError):
+            await connection.load_session(cwd=str(tmp_path), session_id="unknown", mcp_servers=[])
     assert response.stop_reason == "end_turn"
     assert editor.text == "The result: success.The result: unknown.You said: Go on."
 
