@@ -212,8 +212,7 @@ async def test_on_reply_has_the_parameters_of_the_class_as_its_keys():
                 yield item
 
     layer = Passing()
-    agent = Manifold(middlewares=[layer, Changing()])
-    answer = await agent(1, third=3, five=5)
+    answer = await Manifold(middlewares=[layer, Changing()])(1, third=3, five=5)
     assert layer.values == [{"first": 1, "second": 2, "rest": (), "third": 3, "fourth": 4, "more": {"five": 5}}]
     assert answer.content == "('one', 2, (0,), 3, 4, {'six': 6})"
 

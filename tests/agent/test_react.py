@@ -101,8 +101,7 @@ async def test_a_memory_cleared_after_loading_a_session_stays_cleared(tmp_path):
 async def test_another_conversation_has_its_own_context_and_memory():
     agent = agent_of("one", "two")
     await agent(said("a"))
-    state = AgentState(context=[said("x")], summary="what was before")
-    other = agent.with_state(state)
+    other = agent.with_state(AgentState(context=[said("x")], summary="what was before"))
     await other(said("b"))
     assert last_asked(other)[-2:] == ["x", "b"]
     assert (other.state.summary, await remembered(other)) == ("what was before", ["x", "b", "two"])

@@ -119,8 +119,7 @@ async def test_unknown_name_is_told_with_the_nearest_one() -> None:
 
 @pytest.mark.parametrize("behavior", [PermissionBehavior.DENY, PermissionBehavior.ASK])
 async def test_rules_of_the_supervisor_take_tools_away(behavior: PermissionBehavior) -> None:
-    toolkit = host_toolkit()
-    boss = Agent("boss", model=ScriptedChatModel([]), toolkit=toolkit)
+    boss = Agent("boss", model=ScriptedChatModel([]), toolkit=host_toolkit())
     boss.state.permission_context = PermissionContext(rules=[PermissionRule("po*", None, behavior)])
     assert await tools_of("web", "fetch", host=boss) == ["search_web", "fetch"]
 

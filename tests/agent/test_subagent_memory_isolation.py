@@ -247,8 +247,7 @@ async def test_resources_are_shared_by_identity_and_limits_are_copied(tmp_path: 
 
 
 async def test_session_of_a_sub_agent_has_names_of_its_own(tmp_path: Any) -> None:
-    session = JSONSession(tmp_path)
-    agent = Echo(name="ann", permissions=PermissionBundle(session=session))
+    agent = Echo(name="ann", permissions=PermissionBundle(session=JSONSession(tmp_path)))
     assert agent.session is not None
     await agent.memory.add(UserMsg("user", "kept"))
     await agent.session.save_session_state("s", memory=agent.memory)

@@ -331,8 +331,7 @@ async def test_the_line_after_an_interrupted_question_answers_the_next():
 
 
 async def test_the_callers_timeout_is_not_an_interruption():
-    never = Never()
-    user = user_who(never)
+    user = user_who(Never())
     with pytest.raises(TimeoutError):
         with anyio.fail_after(0.01):
             await user()

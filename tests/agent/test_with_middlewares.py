@@ -277,8 +277,7 @@ async def test_a_bound_tool_works_beside_structured_output():
 
 
 async def test_a_tool_put_in_the_place_of_another_is_bound_anew():
-    tool = Signed()
-    agent = agent_of([[call("1", "sign")], "one", [call("2", "sign")], "two"], tool)
+    agent = agent_of([[call("1", "sign")], "one", [call("2", "sign")], "two"], Signed())
     await agent.reply("go")
     second = Signed()
     agent.toolkit.register_tool_function(second, namesake="override")
@@ -328,8 +327,7 @@ class Reads(MiddlewareBase):
 
 def test_layers_are_left_out_by_class_and_by_key():
     shape, a, b, loud = Shape(), Note("a"), Note("b"), LouderNote("c")
-    terms = When(bool, a)
-    agent = agent_of([], middlewares=[shape, terms, b, loud])
+    agent = agent_of([], middlewares=[shape, When(bool, a), b, loud])
     assert agent.without(Note).middlewares == (shape,)
     assert agent.without("Note#2", LouderNote).middlewares == (shape, a)
     assert agent.without("Note#2").chains.terms.entries[id(a)] is not a

@@ -111,8 +111,7 @@ async def test_an_error_of_the_core_has_no_note(hook: str) -> None:
 
 @pytest.mark.parametrize("hook", HOOK_NAMES)
 async def test_an_error_raised_three_times_has_one_note(hook: str) -> None:
-    error = LookupError("the same object")
-    chains = compile_with(Guard("1"), Raise(error))
+    chains = compile_with(Guard("1"), Raise(LookupError("the same object")))
     for _ in range(3):
         _, notes = await failure(chains, hook)
     assert len(notes) == 1

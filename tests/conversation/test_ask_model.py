@@ -270,8 +270,7 @@ async def test_another_agents_reply_in_a_question_is_not_internal():
     ],
 )
 async def test_what_cannot_be_asked_is_refused(messages: Any, options: Any, says: str):
-    asking = Asking(messages, **options)
-    agent = agent_of(["done"], middlewares=[asking])
+    agent = agent_of(["done"], middlewares=[Asking(messages, **options)])
     with pytest.raises((UsageError, InvalidInputError), match=says):
         await agent.reply("go")
     assert agent.model.calls == []

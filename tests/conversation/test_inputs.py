@@ -43,8 +43,7 @@ def kept(messages: list[Msg]) -> list[tuple[str, str, Any]]:
 )
 @pytest.mark.parametrize("cls", [Agent, ReActAgent])
 async def test_a_reply_takes_text_objects_dicts_and_lists_of_them(cls, inputs, messages):
-    model = agent_of(["Hello.", "Hello."]).model
-    agent = cls("tester", "", model)
+    agent = cls("tester", "", agent_of(["Hello.", "Hello."]).model)
     await agent.reply(inputs)
     assert kept(agent.state.context)[:-1] == messages
     await agent(inputs)

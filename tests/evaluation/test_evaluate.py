@@ -53,8 +53,7 @@ async def test_a_trial_has_its_run_answer_and_verdicts() -> None:
 
 
 async def test_several_turns_are_one_conversation() -> None:
-    case = Case(["One?", UserMsg("user", "Two?")])
-    trial = await run_case(answering("First.", "Second."), case)
+    trial = await run_case(answering("First.", "Second."), Case(["One?", UserMsg("user", "Two?")]))
     assert trial.conversation == [
         ("user", "One?"),
         ("assistant", "First."),

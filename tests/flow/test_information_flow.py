@@ -220,8 +220,7 @@ async def test_paths_name_fields(paths, value, shown):
     async def give() -> str:
         return value if isinstance(value, str) else json.dumps(value)
 
-    tool = FunctionTool(give, flow=ToolFlow(paths))
-    agent = agent_with([[call("g", "give")], "done"], tool)
+    agent = agent_with([[call("g", "give")], "done"], FunctionTool(give, flow=ToolFlow(paths)))
     await agent.reply("go")
     text = results_of(agent)[0]
     is_json = not isinstance(value, str)

@@ -184,8 +184,7 @@ async def test_what_a_guard_replaces_is_held_as_replaced():
 
 
 async def test_memory_gets_descriptions_and_nothing_after_showing():
-    store = SQLiteTextStore(":memory:")
-    memory = LongTermMemoryMiddleware(LongTermMemory(store), owner="ann")
+    memory = LongTermMemoryMiddleware(LongTermMemory(SQLiteTextStore(":memory:")), owner="ann")
     flow = InformationFlowMiddleware({"memory": ToolFlow(True)})
 
     def record(messages, tools):

@@ -74,8 +74,7 @@ async def test_a_denied_call_becomes_a_result_that_says_so():
 
 
 async def test_the_message_of_a_parked_reply_holds_the_waiting_calls():
-    agent = asking([], "/a", "/b")
-    items = await items_of(agent)
+    items = await items_of(asking([], "/a", "/b"))
     request, message = items[-2:]
     assert isinstance(request, RequireUserConfirmEvent)
     assert not any(isinstance(item, ReplyEndEvent) for item in items)

@@ -521,15 +521,13 @@ class Announcing(MiddlewareBase):
 
 
 async def test_stream_shows_only_what_layers_emit_during_a_summary():
-    agent = agent_with(Model(["fine"]), context=talk(9), middlewares=[Announcing()])
-    items = await items_of(agent)
+    items = await items_of(agent_with(Model(["fine"]), context=talk(9), middlewares=[Announcing()]))
     assert [short(item) for item in items[:3]] == ["RS", "summarising", "MS"]
     assert "".join(item.delta for item in items if isinstance(item, TextBlockDeltaEvent)) == "fine"
 
 
 async def test_what_a_layer_emits_is_seen_while_it_is_summarised():
-    hanging = Hanging()
-    agent = agent_with(Model(["fine"], [hanging]), context=talk(9), middlewares=[Announcing()])
+    agent = agent_with(Model(["fine"], [Hanging()]), context=talk(9), middlewares=[Announcing()])
     async with agent.reply_stream("go") as stream:
         async for item in stream:
             if isinstance(item, CustomEvent):

@@ -58,8 +58,7 @@ async def test_a_result_from_outside_ends_the_call_that_was_begun():
 
 
 async def test_the_message_of_a_parked_reply_holds_submitted_calls():
-    agent = outside("/a", "/b")
-    request, message = (await items_of(agent))[-2:]
+    request, message = (await items_of(outside("/a", "/b")))[-2:]
     assert isinstance(request, RequireExternalExecutionEvent)
     calls = message.get_content_blocks("tool_call")
     assert request.tool_calls == calls

@@ -250,8 +250,7 @@ async def test_reply_that_is_over_or_has_not_begun_is_left_alone():
 
 
 async def test_reply_that_waits_for_its_turn_cannot_be_handed_over():
-    model = ScriptedChatModel(["Hello.", "Again."])
-    agent = Agent("assistant", model=model, when_busy="wait")
+    agent = Agent("assistant", model=ScriptedChatModel(["Hello.", "Again."]), when_busy="wait")
     first, second = agent.reply_stream("Hi!"), agent.reply_stream("Ho!")
     await anext(first)
     async with anyio.create_task_group() as tasks:

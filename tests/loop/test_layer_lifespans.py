@@ -149,8 +149,7 @@ async def test_a_sub_agent_is_opened_with_its_supervisor() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_layer_that_cannot_be_entered_fails_the_reply_alone(stream: bool) -> None:
     log: list[str] = []
-    layers = [*layers_of(log, "a"), *layers_of(log, "b", fails=True)]
-    agent = agent_of(["done"], middlewares=layers)
+    agent = agent_of(["done"], middlewares=[*layers_of(log, "a"), *layers_of(log, "b", fails=True)])
     with pytest.raises(ValueError, match="no connection") as caught:
         await (items_of(agent) if stream else agent.reply("go"))
     assert caught.value.__notes__[0] == "agentrt: raised by the lifespan of Connected#2"

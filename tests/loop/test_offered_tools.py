@@ -192,8 +192,7 @@ async def test_added_tool_that_asks_is_refused_naming_its_layer():
 
 
 async def test_added_tool_of_an_outside_program_is_refused_at_once():
-    layer = adds(Elsewhere())
-    agent = agent_of([[call("1", "elsewhere")], "sorry"], add, middlewares=[layer])
+    agent = agent_of([[call("1", "elsewhere")], "sorry"], add, middlewares=[adds(Elsewhere())])
     await agent.reply("go")
     assert "add it in on_tools" in results(agent)[0]
 

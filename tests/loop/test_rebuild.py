@@ -766,8 +766,7 @@ async def test_events_that_a_layer_inserts_are_numbered_as_they_leave():
                 yield CustomEvent("before")
             yield item
 
-    agent = agent_of(["hello"], middlewares=[Layer(play)])
-    items = await items_of(agent)
+    items = await items_of(agent_of(["hello"], middlewares=[Layer(play)]))
     check_numbers(items, 0, whole=False)
 
 

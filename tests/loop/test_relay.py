@@ -113,8 +113,7 @@ async def test_two_children_side_by_side_share_the_room() -> None:
         return child_name
 
     calls = [call("1", "stream", child_name="a"), call("2", "stream", child_name="b")]
-    agent = agent_of([calls, "Done."], stream)
-    items = await items_of(agent)
+    items = await items_of(agent_of([calls, "Done."], stream))
     for name in "ab":
         deltas = [item.delta for item in items if not isinstance(item, Msg) and item.reply_id == f"child {name}"]
         assert deltas == [str(number) for number in range(300)]

@@ -103,8 +103,7 @@ async def test_added_tool_that_asks_runs_where_the_yes_comes(structured_schema, 
 
 
 async def test_added_external_tool_takes_its_result_in_another_process():
-    layer = adds(Elsewhere())
-    agent = agent_of([[call("1", "elsewhere")], "done"], add, middlewares=[layer])
+    agent = agent_of([[call("1", "elsewhere")], "done"], add, middlewares=[adds(Elsewhere())])
     question = await agent.reply("go")
     other = elsewhere(agent)
     [block] = question.get_content_blocks("tool_call")

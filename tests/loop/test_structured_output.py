@@ -80,8 +80,7 @@ async def order_of_structured(agent: Agent, schema: Any) -> str:
 
 
 async def test_a_model_class_checks_converts_and_fills_in_the_defaults():
-    agent = agent_of([[answer(**GIVEN)]])
-    *events, message = await items_with(agent, Report)
+    *events, message = await items_with(agent_of([[answer(**GIVEN)]]), Report)
     assert message.structured_output == Report.model_validate(FILLED)
     assert message.structured_output.parts[1].tags == ["plain"]
     assert json.loads(message.get_text_content()) == events[-1].structured_output == FILLED

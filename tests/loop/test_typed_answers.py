@@ -196,8 +196,7 @@ async def test_what_was_validated_is_not_validated_again():
         def double(cls, n: int) -> int:
             return n * 2
 
-    agent = agent_of([[answer(n=1)]])
-    *events, message = await items_with(agent, Doubled)
+    *events, message = await items_with(agent_of([[answer(n=1)]]), Doubled)
     assert (events[-1].structured_output, message.structured_output.n) == ({"n": 2}, 2)
 
 

@@ -125,8 +125,7 @@ async def test_of_two_questions_that_for_the_user_comes_first() -> None:
 
 
 async def test_allowed_call_of_a_program_outside_is_asked_about_anew() -> None:
-    tool = PathTool("send", [], ask=True, is_external_tool=True)
-    agent = agent_of([[SEND], "done"], tool)
+    agent = agent_of([[SEND], "done"], PathTool("send", [], ask=True, is_external_tool=True))
     (first,) = questions_in(await items_of(agent))
     assert agent.waiting() == first
     (second,) = questions_in(await items_of(agent, yes_to(first)))

@@ -144,8 +144,7 @@ async def test_after_a_failing_sticky_model_the_others_come_in_order() -> None:
 
 async def test_a_sticky_model_saved_with_another_list_is_ignored() -> None:
     layer = ModelFallbackMiddleware(model_of("second", "hello"), sticky=True)
-    first = model_of("first", "mine")
-    agent = Agent("tester", model=first, middlewares=[layer])
+    agent = Agent("tester", model=model_of("first", "mine"), middlewares=[layer])
     agent.state_of(layer).update(place=0, model="another", until=None)
     assert (await agent.reply("go")).get_text_content() == "mine"
 
@@ -172,8 +171,7 @@ async def test_the_agents_own_model_in_the_list_is_not_asked_again() -> None:
 
 
 async def test_concurrent_replies_fall_back_each_by_itself() -> None:
-    second = model_of("second", "from the second", "from the second")
-    layer = ModelFallbackMiddleware(second)
+    layer = ModelFallbackMiddleware(model_of("second", "from the second", "from the second"))
     agents = [
         agent_of([response], middlewares=[layer]) for response in (Transient("x"), "mine", ["half ", Transient("y")])
     ]

@@ -389,8 +389,7 @@ async def test_a_providers_words_reach_no_event_and_no_note() -> None:
 
 async def test_tools_run_after_a_retried_round() -> None:
     script = [Transient("1"), [call("1", "add", a=1, b=2)], [" ", Transient("2")], "It is 3."]
-    agent = agent_of(script, add, middlewares=[at_once()])
-    items = await items_of(agent)
+    items = await items_of(agent_of(script, add, middlewares=[at_once()]))
     assert items[-1].get_text_content() == "It is 3."
     assert [attempt for _, attempt, _ in retries(items)] == [1, 1]
 

@@ -66,8 +66,7 @@ def announced(items: list[Any]) -> list[tuple[str, int]]:
 
 @pytest.mark.parametrize("failure", [ValueError("x"), ToolError("y"), state("error"), state("timeout")])
 async def test_a_failed_tool_runs_again_and_the_last_result_counts(failure: Any) -> None:
-    tool = Flaky(failure, failure, "fine")
-    agent = agent_with(tool, at_once())
+    agent = agent_with(Flaky(failure, failure, "fine"), at_once())
     items = await items_of(agent)
     assert ends(items) == [("0", "success")]
     reason = "timeout" if getattr(failure, "state", "") == "timeout" else "error"

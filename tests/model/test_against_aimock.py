@@ -160,8 +160,7 @@ async def test_usage_that_the_server_leaves_out_is_never_nothing(setting: Settin
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_tool_is_called_and_its_result_sent_back(setting: Setting, stream: bool) -> None:
-    agent = setting.agent(stream=stream)
-    kept = await reply_kept_by(agent, "weather in Rome")
+    kept = await reply_kept_by(setting.agent(stream=stream), "weather in Rome")
 
     assert kinds(kept) == ["text", "tool_call", "tool_result", "text"]
     assert kept.get_text_content() == "Let me look.\nIt is sunny in Rome."

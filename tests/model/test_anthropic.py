@@ -796,8 +796,7 @@ async def test_a_paused_turn_continues_where_the_provider_stopped(stream):
 
 
 async def test_a_provider_that_pauses_for_ever_uses_up_the_rounds():
-    paused = [start(), *text(0, "..."), *stop("pause_turn")]
-    wire = Wire(*[paused] * 4)
+    wire = Wire(*[[start(), *text(0, "..."), *stop("pause_turn")]] * 4)
     agent = Agent("tester", "", model_on(wire), react_config=ReActConfig(max_iters=3))
     await agent.reply("go")
 

@@ -173,8 +173,7 @@ async def test_a_tokenizer_of_the_user_counts_each_text_once() -> None:
     assert model.count_tokens is count
     assert 1_000 < estimating.estimates[0] <= estimating.estimates[-1] < 1_100
     assert count.texts.count(long) <= 3  # in the history, in requests, and where it was new
-    other = ScriptedChatModel(["no"])
-    agent.model = other
+    agent.model = ScriptedChatModel(["no"])
     await agent.reply("go on")
     assert estimating.estimates[-1] > 1_200  # five characters a word, as is estimated without a tokenizer
 

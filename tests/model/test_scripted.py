@@ -64,8 +64,7 @@ async def test_more_text_is_estimated_to_be_more_tokens() -> None:
 
 
 async def test_a_str_is_one_response_when_not_streaming() -> None:
-    model = ScriptedChatModel(["Hello big world"], stream=False)
-    result = await model(HELLO)
+    result = await ScriptedChatModel(["Hello big world"], stream=False)(HELLO)
 
     assert isinstance(result, ChatResponse)
     assert texts([result]) == ["Hello big world"]

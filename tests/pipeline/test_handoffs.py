@@ -108,8 +108,7 @@ async def test_each_agent_has_its_own_prompt_tools_and_layers() -> None:
                 yield item
 
     one = agent("one", [transfer("two")], middlewares=[Noting()])
-    two = agent("two", "done", tools=[refund])
-    team = Handoffs([one, two])
+    team = Handoffs([one, agent("two", "done", tools=[refund])])
     await team.reply("go")
     assert seen == ["one"]
     [request] = team.agents["two"].model.calls  # type: ignore[attr-defined]
@@ -143,8 +142,7 @@ async def test_transfers_are_bounded_and_there_is_an_answer() -> None:
 
 async def test_each_answer_counts_its_own_transfers() -> None:
     one = agent("one", *[[transfer("two", f"t{n}")] for n in range(3)])
-    two = agent("two", "first", [transfer("one")], "second")
-    team = Handoffs([one, two], max_handoffs=2)
+    team = Handoffs([one, agent("two", "first", [transfer("one")], "second")], max_handoffs=2)
     await team.reply("go")
     assert (await team.reply("again")).get_text_content() == "second"
 

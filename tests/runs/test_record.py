@@ -112,8 +112,7 @@ async def test_changes_and_decisions_are_named_with_their_layers(store: InMemory
 
 
 async def test_attempts_usage_and_cost_are_those_of_the_wire(store: InMemoryStateStore):
-    usage = ChatUsage(1_000_000, 10)
-    script = [Transient("no"), ChatResponse([TextBlock("yes")], usage=usage)]
+    script = [Transient("no"), ChatResponse([TextBlock("yes")], usage=ChatUsage(1_000_000, 10))]
     agent = make_agent(store, RetryMiddleware(initial_delay=0.001), script=script, prices={"scripted": (2.0, 0.0)})
     await agent.reply("Well?")
     run = await store.runs.load(agent.state.session_id)

@@ -268,8 +268,7 @@ async def test_a_cache_keeps_nothing_of_a_replay(store: InMemoryStateStore):
         return f"{name} {len(found)}"
 
     tool = FunctionTool(look, is_read_only=True)
-    script = [[call("c1", "look")], "old"]
-    recorded = make_agent(store, script=script, tools=[tool])
+    recorded = make_agent(store, script=[[call("c1", "look")], "old"], tools=[tool])
     await recorded.reply("x")
     run = await store.runs.load(recorded.state.session_id)
     cache = CacheMiddleware(tools={"look": 600})

@@ -233,8 +233,7 @@ async def test_session_for_one_answer_is_removed_after_an_hour(store, monkeypatc
     await store.save(AgentState(session_id="kept"))
     await store.save(AgentState(session_id="left", labels={"owner": "ann", **EPHEMERAL}))
     await store.fork("left", "copy")  # to have it for longer
-    message = AssistantMsg("assistant", [], id="r")
-    reply = ReplyContext("r", message, 1, parked=True)
+    reply = ReplyContext("r", AssistantMsg("assistant", [], id="r"), 1, parked=True)
     await store.save(AgentState(session_id="waits", labels=EPHEMERAL, reply_context=reply))
     assert await store.expire() == 0
     monkeypatch.setattr("agentrt.state.store.time_ns", lambda: time_ns() + 3_601 * 10**9)

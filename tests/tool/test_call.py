@@ -695,8 +695,7 @@ async def test_generator_that_fails_to_start_has_an_error_result() -> None:
     async def stream(a):  # type: ignore[no-untyped-def]
         yield a
 
-    wrong = tool(stream, json_schema={"type": "object"})
-    state, text = await said(wrong)
+    state, text = await said(tool(stream, json_schema={"type": "object"}))
     assert (state, "missing 1 required positional argument" in text) == ("error", True)
 
 

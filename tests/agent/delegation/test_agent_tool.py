@@ -23,8 +23,7 @@ def counting() -> Counting:
 
 
 async def test_the_answer_of_a_child_is_the_result_of_the_call() -> None:
-    searcher = agent_of("searcher", ["The Moon is far."])
-    boss = boss_of(searcher)
+    boss = boss_of(agent_of("searcher", ["The Moon is far."]))
     final = await boss.reply("How far is the Moon?")
     assert final.get_text_content() == "All done."
     result = results_of(boss)["1"]
@@ -72,8 +71,7 @@ async def test_the_events_of_a_child_come_between_its_start_and_end() -> None:
 
 async def test_without_stream_only_the_ends_are_seen() -> None:
     tool = agent_of("searcher", ["Found."]).as_tool("Searches.", stream=False)
-    boss = agent_of("boss", [[call("1", "searcher", query="a")], "Done."], tool)
-    items = await items_of(boss)
+    items = await items_of(agent_of("boss", [[call("1", "searcher", query="a")], "Done."], tool))
     assert {item.reply_id for item in items[:-1]} == {items[-1].id}
     assert [item.type for item in items[:-1] if item.type.startswith("SUBAGENT")] == ["SUBAGENT_START", "SUBAGENT_END"]
 
@@ -236,8 +234,7 @@ async def test_structured_input_and_output() -> None:
     class Verdict(pydantic.BaseModel):
         good: bool
 
-    fills_in = call("k1", "GenerateStructuredOutput", good=True)
-    critic = agent_of("critic", [[fills_in]])
+    critic = agent_of("critic", [[call("k1", "GenerateStructuredOutput", good=True)]])
     prompts: list[Report] = []
 
     def prompt(report: Report) -> Msg:
@@ -352,8 +349,7 @@ async def test_interrupting_one_delegation_ends_that_call_alone() -> None:
         return ""
 
     slow = agent_of("slow", [[call("k1", "wait")], "Waited."], wait)
-    quick = agent_of("quick", ["Quick."])
-    boss = boss_of(slow, quick)
+    boss = boss_of(slow, agent_of("quick", ["Quick."]))
     tool = boss.toolkit.get("slow")
     async with anyio.create_task_group() as group:
 

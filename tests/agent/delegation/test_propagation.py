@@ -146,8 +146,7 @@ async def test_a_save_that_fails_is_the_supervisors_own_failure() -> None:
                 raise SessionIOError("the disk is full")
             await super().save(state)
 
-    store = Full()
-    boss = boss_of(agent_of("child", ["Yes."]), state_store=store)
+    boss = boss_of(agent_of("child", ["Yes."]), state_store=Full())
     with pytest.raises(SessionIOError):
         await boss.reply("go")
     assert results_of(boss)["1"].state in ("interrupted", "error")

@@ -126,8 +126,7 @@ async def test_the_last_answer_of_two_in_a_round_counts():
             await super()._reasoning(tool_choice)
             return await super()._reasoning(tool_choice)
 
-    agent = Twice("one", "two")
-    items = await items_of(agent)
+    items = await items_of(Twice("one", "two"))
     assert items[-1].get_text_content() == rebuilt(items).get_text_content() == "two"
 
 
@@ -276,8 +275,7 @@ async def test_a_reasoning_override_sees_a_retried_stream_once():
             return msg
 
     broken = [ChatResponse([TextBlock("half")], is_last=False), ConnectionError("cut")]
-    agent = Listens(broken, "whole", middlewares=[RetryMiddleware(initial_delay=0)])
-    items = await items_of(agent)
+    items = await items_of(Listens(broken, "whole", middlewares=[RetryMiddleware(initial_delay=0)]))
     assert said == ["whole"]
     assert rebuilt(items).get_text_content() == items[-1].get_text_content() == "whole"
 

@@ -113,8 +113,7 @@ async def test_control_codes_are_escaped(screen):
 async def test_a_subagent_is_indented_under_its_call(screen):
     looks = [TextBlock("I look."), ToolCallBlock("2", "none", "{}")]
     evil = Agent("an\x1b]0;title\x07\nother", "", ScriptedChatModel([looks, "Two\nlines"]))
-    asks = ToolCallBlock("1", "other", '{"query": "go"}')
-    model = ScriptedChatModel([[asks], "Gone."])
+    model = ScriptedChatModel([[ToolCallBlock("1", "other", '{"query": "go"}')], "Gone."])
     await shown_on(screen, Agent("boss", "", model, tools=[evil.as_tool("Looks.", name="other")]))
     text = screen.text()
     assert "  an\\x1b]0;title\\x07 other I look.\n" in text

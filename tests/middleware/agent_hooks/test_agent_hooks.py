@@ -115,8 +115,7 @@ print(result.state, result.text)
 
 
 async def test_a_no_in_another_process_counts_after_the_users_yes():
-    runs = []
-    agent = payer([AgentHooksMiddleware([Policy()])], runs, ask=True)
+    agent = payer([AgentHooksMiddleware([Policy()])], [], ask=True)
     question = await agent.reply("Pay.")
     saved, yes = agent.state.model_dump_json(), answer(agent, question, yes=True).to_json()
     done = await anyio.run_process([sys.executable, "-c", LATER_NO, saved, yes], check=False, stderr=subprocess.STDOUT)
@@ -251,8 +250,7 @@ async def test_a_streamed_piece_leaves_as_a_policy_changes_it():
 
 
 async def test_what_has_left_cannot_be_changed():
-    layer = AgentHooksMiddleware([Policy(cleaned)])
-    agent = payer([layer], [], script=[["hun", "ter2", " b"]])
+    agent = payer([AgentHooksMiddleware([Policy(cleaned)])], [], script=[["hun", "ter2", " b"]])
     with pytest.raises(InterceptionBlocked, match="streaming_unsupported"):
         await texts(agent)
     assert "ter2" not in agent.state.model_dump_json()
@@ -286,8 +284,7 @@ async def test_a_record_that_cannot_be_delivered_changes_no_verdict(caplog):
     def fails(record):
         raise OSError("full")
 
-    layer = AgentHooksMiddleware([Policy()], on_record=fails)
-    agent = payer([layer], [])
+    agent = payer([AgentHooksMiddleware([Policy()], on_record=fails)], [])
     assert (await agent.reply("Pay.")).get_text_content() == "Done."
     assert "on_record" in caplog.text
 

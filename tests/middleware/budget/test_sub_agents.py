@@ -96,8 +96,7 @@ async def test_a_delegation_that_uses_up_the_budget_may_end() -> None:
 
 async def test_children_side_by_side_share_what_is_left() -> None:
     writers = [agent_of(name, [answer(10)] * 3) for name in ("one", "two", "three")]
-    budget = BudgetMiddleware(reply=Budget(model_calls=3))
-    boss = boss_of(*writers, middlewares=[budget])
+    boss = boss_of(*writers, middlewares=[BudgetMiddleware(reply=Budget(model_calls=3))])
     assert (await boss.reply("go")).finished_reason == "exceed_budget"
     assert all_requests(boss, *writers) == 3
 

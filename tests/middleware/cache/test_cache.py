@@ -95,8 +95,7 @@ async def test_a_stream_is_replayed_in_the_pieces_in_which_it_came() -> None:
 
 
 async def test_a_model_that_does_not_stream_gets_a_whole_answer() -> None:
-    cache = CacheMiddleware()
-    agent = agent_of([["one ", "two"]], middlewares=[cache])
+    agent = agent_of([["one ", "two"]], middlewares=[CacheMiddleware()])
     await ask(agent)
     agent.model.stream = False
     items = await items_of(fresh(agent))

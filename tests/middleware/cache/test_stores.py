@@ -185,8 +185,7 @@ async def test_what_a_store_holds_is_checked(value: Any, caplog: pytest.LogCaptu
             text = value if not isinstance(value, dict) else json.dumps(value)
             return text.replace("KEY", key) if isinstance(text, str) else text
 
-    cache = CacheMiddleware(Damaged(), clock=Clock())
-    agent = agent_of(["asked", "again"], middlewares=[cache])
+    agent = agent_of(["asked", "again"], middlewares=[CacheMiddleware(Damaged(), clock=Clock())])
     assert [await ask(agent), await ask(agent)] == ["asked", "again"]
     assert caplog.text.count("holds something that this cache has not written") == 1
 

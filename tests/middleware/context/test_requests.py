@@ -147,8 +147,7 @@ async def test_the_last_results_stay_however_long_they_are() -> None:
 
 
 async def test_what_is_left_out_stays_out_until_the_next_step() -> None:
-    layer = TrimToolResultsMiddleware(700, keep_last=1, step=0.5)
-    agent = agent_of(layer, 10, answers=6)
+    agent = agent_of(TrimToolResultsMiddleware(700, keep_last=1, step=0.5), 10, answers=6)
     counts = []
     for number in range(6):
         await agent.reply(f"now {number}")

@@ -199,8 +199,7 @@ async def test_a_replaced_input_is_all_that_a_model_sees(parallel: bool) -> None
     layer = GuardrailMiddleware(input=[hide_secret], parallel=parallel)
     agent = agent_with(["one", "two", "three"], layer)
     await agent.reply(f"tell {SECRET}")
-    restored = AgentState.model_validate_json(agent.state.model_dump_json())
-    again = agent.with_state(restored)
+    again = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
     await again.reply("and now?")
     assert isinstance(agent.model, ScriptedChatModel)
     first = agent.model.calls[-1].messages[0].get_text_content()
@@ -470,8 +469,7 @@ async def test_a_judge_is_asked_once_and_its_question_counts(stage: str, is_yes:
 
 async def test_withdrawn_pieces_are_not_judged() -> None:
     layers = [GuardrailMiddleware(output=no_secret), RetryMiddleware(initial_delay=0)]
-    agent = agent_with([[SECRET, Transient("cut")], "Hello."], *layers)
-    items = await items_of(agent)
+    items = await items_of(agent_with([[SECRET, Transient("cut")], "Hello."], *layers))
     assert last(items).get_text_content() == "Hello."
     assert guardrail_events(items) == []
 

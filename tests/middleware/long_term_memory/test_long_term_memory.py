@@ -300,8 +300,7 @@ async def test_agents_that_hand_over_record_one_exchange(asks_model: bool):
 
     memory = Book()
     memory.asks_model = asks_model
-    handed_over = [call("transfer_to_billing")]
-    triage = agent_with(memory, handed_over)
+    triage = agent_with(memory, [call("transfer_to_billing")])
     triage.name = "triage"
     billing = agent_with(memory, "You get it back.", "You are welcome.")
     billing.name = "billing"

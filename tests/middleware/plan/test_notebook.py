@@ -564,8 +564,7 @@ async def test_one_notebook_serves_many_conversations(notebook):
 
 async def test_a_list_of_todos_takes_over_a_plan():
     agent, _ = await play(PlanNotebook(), create("a", "b"))
-    todos = TodoMiddleware()
-    other = agent_with(todos, "ok", state=reloaded(agent.state))
+    other = agent_with(TodoMiddleware(), "ok", state=reloaded(agent.state))
     await other.reply("Go.")
     assert "- [ ] b (id: 2)" in str(hint_of(other.model.calls[0].messages))  # type: ignore[attr-defined]
 

@@ -277,8 +277,7 @@ async def test_reserving_for_a_model_of_unknown_length_is_refused() -> None:
 @in_jumping_time
 async def test_without_reported_usage_the_estimate_stays() -> None:
     starts = Starts()
-    response = ChatResponse([TextBlock("Hello.")])
-    model = starts.model(*[response] * 3)
+    model = starts.model(*[ChatResponse([TextBlock("Hello.")])] * 3)
     agent = Agent("a", model=model, middlewares=[RateLimitMiddleware(tokens_per_minute=600)])
     for call in replies(agent, 3):
         await call()

@@ -465,8 +465,7 @@ async def test_tools_and_readers_get_the_values_and_the_model_tokens() -> None:
         result = messages[-1].get_content_blocks("tool_result")[0].text
         return letters(f"I have {result}, not to <EMAIL_1_00000000>.")
 
-    redaction = tokens(restore=("tools", "output"))
-    agent = agent_of([repeat, tell, "Bye."], send, redaction=redaction)
+    agent = agent_of([repeat, tell, "Bye."], send, redaction=tokens(restore=("tools", "output")))
     items = await items_of(agent, f"write to {EMAIL_TEXT}")
     assert sent_to == [EMAIL_TEXT]
     assert rebuilt(items).get_text_content() == f"I have sent to {EMAIL_TEXT}, not to <EMAIL_1_00000000>."
@@ -478,8 +477,7 @@ async def test_tools_and_readers_get_the_values_and_the_model_tokens() -> None:
 
 
 async def test_without_restore_values_are_held_and_nowhere_else() -> None:
-    redaction = tokens()
-    agent = agent_of([letters(f"Is it {EMAIL_TEXT} or {CARD_TEXT}?")], redaction=redaction)
+    agent = agent_of([letters(f"Is it {EMAIL_TEXT} or {CARD_TEXT}?")], redaction=tokens())
     items = await items_of(agent, f"I am {EMAIL_TEXT}")
     dumped = json.loads(agent.state.model_dump_json())
     assert EMAIL_TEXT in json.dumps(dumped.pop("held"))

@@ -71,8 +71,7 @@ async def test_another_process_reads_the_results_by_the_id(api: str) -> None:
 
 @pytest.mark.parametrize(("state", "error"), [("expired", Timeout), ("cancelled", ModelError)])
 async def test_requests_without_an_answer_say_why(api: str, state: str, error: type[ModelError]) -> None:
-    server = BatchServer({0: "nothing"}, ends_as=state)
-    results = await (await submit(api, server, 2)).wait()
+    results = await (await submit(api, BatchServer({0: "nothing"}, ends_as=state), 2)).wait()
 
     # Anthropic has no such state: its results name these requests.
     assert texts_of(results) == [Malformed if api == "anthropic" else error, "answer 1"]
@@ -122,8 +121,7 @@ async def test_a_name_is_refused_where_batches_have_none(server: BatchServer) ->
 
 
 async def test_a_batch_can_be_cancelled(api: str) -> None:
-    server = BatchServer({1: "cancelled"})
-    batch = await submit(api, server)
+    batch = await submit(api, BatchServer({1: "cancelled"}))
     assert (await batch.status()).state == "in_progress"
     await batch.cancel()
 

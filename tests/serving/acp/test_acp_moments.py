@@ -128,8 +128,7 @@ async def test_two_loads_at_once_open_one_session(anyio_backend: str) -> None:
 
 
 async def test_a_loaded_session_shows_what_the_caller_read(anyio_backend: str) -> None:
-    store = InMemoryStateStore()
-    agent = Agent("helper", "", ScriptedChatModel([]), state_store=store)
+    agent = Agent("helper", "", ScriptedChatModel([]), state_store=InMemoryStateStore())
     agent.state.labels["editor.folder"] = "/work"
     handle = agent.hold("the value", FlowLabel(trusted=False), release=["output"])
     agent.state.context.append(Msg("helper", f"It is {handle}.", "assistant"))
