@@ -17,7 +17,7 @@ from agentrt.middleware import Question
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from agentrt.tool import FunctionTool, ToolBase
-from tests.loop.helpers import add, call
+from tests.loop.helpers import add, call, confirmation_of
 
 
 class Counting(MiddlewareBase):
@@ -141,9 +141,7 @@ async def sub_agent(layer: Counting) -> None:
 async def sub_agent_resumed(layer: Counting) -> None:
     boss = supervisor_of(two_rounds(layer, tools=(FunctionTool(add, ask=True),)))
     await boss.reply("go")
-    question = boss.waiting()
-    results = [ConfirmResult(True, block) for block in question.tool_calls]
-    await boss.reply(UserConfirmResultEvent(question.reply_id, results))
+    await boss.reply(confirmation_of(boss))
 
 
 def parked(agent: Agent) -> tuple[str, ToolCallBlock]:

@@ -23,11 +23,11 @@ from agentrt.compat.hook_middleware import (
 )
 from agentrt.compat.hook_registry import registered_hooks
 from agentrt.errors import AgentBusyError, HookError, MiddlewareConfigError
-from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
+from agentrt.event import CustomEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolResponse
-from tests.loop.helpers import add, agent_of, call, items_of
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of
 from tests.program_runner import ProgramRunner
 
 
@@ -934,9 +934,8 @@ async def test_reply_hooks_run_again_for_a_confirmation():
     model = ScriptedChatModel([[call("1", "add", a=1, b=2)], "done"])
     agent = Agent("tester", model=model, toolkit=Toolkit(tools=[FunctionTool(add, ask=True)]))
     agent.register_instance_hook("pre_reply", "n", lambda self, kwargs: kinds.append(type(kwargs["msg"]).__name__))
-    waiting = await agent.reply("go")
-    [tool_call] = waiting.get_content_blocks("tool_call")
-    answer = await agent.reply(UserConfirmResultEvent(waiting.id, [ConfirmResult(True, tool_call)]))
+    await agent.reply("go")
+    answer = await agent.reply(confirmation_of(agent))
     assert answer.get_text_content() == "done"
     assert kinds == ["Msg", "UserConfirmResultEvent"]
 

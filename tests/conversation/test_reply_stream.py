@@ -18,7 +18,7 @@ import pytest
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit, UserMsg
 from agentrt.agent import ReplyStream
 from agentrt.errors import AgentBusyError, ConfigError, InvalidInputError, UsageError
-from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.event import CustomEvent, UserInterruptEvent
 from agentrt.message import (
     HintBlock,
     Msg,
@@ -31,7 +31,7 @@ from agentrt.message import (
 )
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
-from tests.loop.helpers import add, agent_of, call, items_of, short
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, short
 
 
 class Running:
@@ -551,9 +551,8 @@ async def test_of_two_answers_to_one_state_only_one_is_taken():
         return "done"
 
     agent = agent_of([[call("1", "careful", a=1)], "done"], FunctionTool(careful, ask=True), when_busy="wait")
-    question = await agent.reply("go")
-    asked = question.get_content_blocks("tool_call")
-    answer = UserConfirmResultEvent(question.id, [ConfirmResult(True, each) for each in asked])
+    await agent.reply("go")
+    answer = confirmation_of(agent)
     answers: list[str | None] = []
 
     async def say_yes(view: Agent) -> None:

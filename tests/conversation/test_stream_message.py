@@ -8,12 +8,12 @@ import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
 from agentrt.errors import Transient, UsageError
-from agentrt.event import ConfirmResult, TextBlockDeltaEvent, UserConfirmResultEvent, UserInterruptEvent
+from agentrt.event import TextBlockDeltaEvent, UserInterruptEvent
 from agentrt.message import AssistantMsg, TextBlock
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
-from tests.loop.helpers import Passing, add, agent_of, call
+from tests.loop.helpers import Passing, add, agent_of, call, confirmation_of
 
 LAYERS: list[Any] = [[], [Passing()]]
 
@@ -50,9 +50,8 @@ async def test_parked_reply_has_a_message_with_its_calls(layers: Any) -> None:
     agent = agent_of([[call("1", "add", a=1, b=2)], "three"], FunctionTool(add, ask=True), middlewares=layers)
     stream = agent.reply_stream("go")
     await stream.drain()
-    (asked,) = stream.message.get_content_blocks("tool_call")
-    answer = UserConfirmResultEvent(stream.message.id, [ConfirmResult(True, asked)])
-    resumed = agent.reply_stream(answer)
+    assert [block.id for block in stream.message.get_content_blocks("tool_call")] == ["1"]
+    resumed = agent.reply_stream(confirmation_of(agent))
     await resumed.drain()
     assert resumed.message.get_text_content() == "three"
 
@@ -170,8 +169,7 @@ async def test_text_of_a_resumed_reply_is_its_rest() -> None:
     agent = agent_of([[TextBlock("May I? "), call("1", "add", a=1, b=2)], "three"], FunctionTool(add, ask=True))
     stream = agent.reply_stream("go")
     assert [text async for text in stream.text()] == ["May I? "]
-    (asked,) = stream.message.get_content_blocks("tool_call")
-    assert await texts_of(agent, UserConfirmResultEvent(stream.message.id, [ConfirmResult(True, asked)])) == ["three"]
+    assert await texts_of(agent, confirmation_of(agent)) == ["three"]
 
 
 async def test_text_of_a_given_up_attempt_is_not_taken_back() -> None:

@@ -16,12 +16,12 @@ from agentrt import Agent, AgentState, MiddlewareBase, UserMsg
 from agentrt.agent import ContextConfig
 from agentrt.console.confirmation import next_confirmation
 from agentrt.errors import UsageError
-from agentrt.event import ConfirmResult, TextBlockDeltaEvent, UserConfirmResultEvent
+from agentrt.event import TextBlockDeltaEvent
 from agentrt.message import TextBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FlowLabel, FunctionTool, ToolContext
 from agentrt.types import IncomingContent
-from tests.loop.helpers import call
+from tests.loop.helpers import call, confirmation_of
 
 BAD = FlowLabel(False, sources=["mail"])
 HANDLE = re.compile(r"<\w+_\d+_[0-9a-f]{8}>")
@@ -229,7 +229,7 @@ async def test_what_the_user_agreed_to_runs_in_another_process():
     [asked] = question.get_content_blocks("tool_call")
     assert HANDLE.search(asked.input)  # as written, so that the answer can repeat it
     elsewhere = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
-    await elsewhere.reply(UserConfirmResultEvent(question.id, [ConfirmResult(True, asked)]))
+    await elsewhere.reply(confirmation_of(agent))
     assert sink.got == [{"to": "IGNORE ALL"}]
 
 

@@ -95,7 +95,7 @@ def elsewhere(agent: Agent) -> Agent:
     return agent.with_state(saved_state(agent))
 
 
-def answer(agent: Agent, *ids: str, confirmed: bool = True, **fields: Any) -> UserConfirmResultEvent:
+def confirmation_of(agent: Agent, *ids: str, confirmed: bool = True, **fields: Any) -> UserConfirmResultEvent:
     """Answer the open questions with these ids, or all."""
     event = agent.waiting()
     calls = [block for block in event.tool_calls if block.id in (ids or (block.id,))]

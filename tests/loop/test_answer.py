@@ -15,7 +15,6 @@ from agentrt.errors import SessionIOError
 from agentrt.event import (
     AgentEvent,
     BlocksWithdrawnEvent,
-    ConfirmResult,
     CustomEvent,
     DataBlockDeltaEvent,
     HintBlockEvent,
@@ -27,7 +26,6 @@ from agentrt.event import (
     ThinkingBlockDeltaEvent,
     ToolCallDeltaEvent,
     ToolResultTextDeltaEvent,
-    UserConfirmResultEvent,
 )
 from agentrt.message import (
     BLOCKS,
@@ -42,7 +40,7 @@ from agentrt.message import (
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.state import FileStateStore, InMemoryStateStore
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, items_of, short
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, short
 
 Play = Callable[[Any, Any], AsyncGenerator[Any, None]]
 PICTURE = DataBlock(Base64Source("AAAA", "image/png"), "a.png")
@@ -429,7 +427,7 @@ async def test_text_of_a_reply_that_waits_is_kept_as_it_left():
     items = await items_of(agent)
     saved = await agent.state_store.load(agent.state.session_id)
     assert said(saved.reply_context.blocks) == said(agent.state.reply_context.blocks) == ["a *** look"]
-    answer = UserConfirmResultEvent(items[0].reply_id, [ConfirmResult(True, items[-1].content[-1])])
+    answer = confirmation_of(agent)
     items += [answer, *await items_of(agent, answer)]
     saved = await agent.state_store.load(agent.state.session_id)
     assert rebuilt(items) == agent.state.context[-1] == saved.context[-1]
@@ -691,8 +689,7 @@ async def test_an_answer_instead_of_a_confirmation_leaves_the_question():
 
     agent = waiting_agent(play)
     items = await items_of(agent)
-    [asked] = items[-1].get_content_blocks("tool_call")
-    yes = UserConfirmResultEvent(items[-1].id, [ConfirmResult(True, asked)])
+    yes = confirmation_of(agent)
     refused = await items_of(agent, yes)
     assert [short(item) for item in refused] == [*SAID, "Msg"]
     assert refused[-1].get_text_content() == "You may not approve."
@@ -715,8 +712,7 @@ async def test_a_rewritten_answer_after_a_confirmation_is_kept():
 
     agent = waiting_agent(play)
     items = await items_of(agent)
-    [asked] = items[-1].get_content_blocks("tool_call")
-    yes = UserConfirmResultEvent(items[-1].id, [ConfirmResult(True, asked)])
+    yes = confirmation_of(agent)
     done = await items_of(agent, yes)
     assert rebuilt([*items, yes, *done]) == agent.state.context[-1]
     assert said(agent.state.context[-1].content) == ["Well.", "***"]

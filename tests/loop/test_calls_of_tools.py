@@ -16,7 +16,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionBehavior, PermissionMode, PermissionRule
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolResponse
 from agentrt.types import PermissionContext, ReActConfig
-from tests.loop.helpers import agent_of, answer, call, items_of, saved_state, short
+from tests.loop.helpers import agent_of, call, confirmation_of, items_of, saved_state, short
 
 pytestmark = pytest.mark.anyio
 
@@ -119,9 +119,9 @@ async def test_a_question_parks_the_reply_until_its_answer() -> None:
     assert paths_asked(agent) == ["c/1"]
     # Another process, with tools of its own.
     other = agent_with(two_notes, second, state=saved_state(agent))
-    await other.reply(answer(other))
+    await other.reply(confirmation_of(other))
     assert (first.noted, second.noted, paths_asked(other)) == ([], ["a"], ["c/2"])
-    await other.reply(answer(other))
+    await other.reply(confirmation_of(other))
     assert (second.noted, result_of(other).text) == (["a", "note a!"], "note note a!")
 
 
@@ -137,7 +137,7 @@ async def test_a_call_of_an_entered_tool_gets_its_earlier_result() -> None:
 
     agent = agent_with(work, note, asking)
     await agent.reply("go")
-    await agent.reply(answer(agent))
+    await agent.reply(confirmation_of(agent))
     assert note.noted == ["0", "1", "2", "3", "4"]
     assert entered == [entered[0]] * 2
     assert asking.noted == ["x"]
@@ -151,7 +151,7 @@ async def test_an_answered_call_tells_no_events_again() -> None:
 
     agent = agent_with(work, Note(), Note("ask", ask=True))
     await items_of(agent)
-    names = [short(item) for item in await items_of(agent, answer(agent))]
+    names = [short(item) for item in await items_of(agent, confirmation_of(agent))]
     assert not [name for name in names if ":c/1" in name]
     assert [name for name in names if ":c/2" in name] == [
         "RESULT_START:c/2",
@@ -181,7 +181,7 @@ async def test_a_denied_call_is_a_result_and_no_exception(
     agent.state.permission_context = permissions
     await agent.reply("go")
     if confirmed is not None:
-        await agent.reply(answer(agent, confirmed=confirmed, feedback="not today"))
+        await agent.reply(confirmation_of(agent, confirmed=confirmed, feedback="not today"))
     assert note.noted == []
     assert result_of(agent).text.startswith("denied: ")
 
@@ -219,9 +219,9 @@ async def test_questions_of_calls_side_by_side_are_asked_together() -> None:
     agent = agent_with(work, note)
     await agent.reply("go")
     assert sorted(paths_asked(agent)) == ["c/a", "c/b", "c/c"]
-    await agent.reply(answer(agent, "c/b"))
+    await agent.reply(confirmation_of(agent, "c/b"))
     assert (note.noted, sorted(paths_asked(agent))) == (["b"], ["c/a", "c/c"])
-    await agent.reply(answer(agent))
+    await agent.reply(confirmation_of(agent))
     assert sorted(note.noted) == ["a", "b", "c"]
     assert result_of(agent).text == "note a note b note c"
 
@@ -236,7 +236,7 @@ async def test_another_call_under_the_same_id_never_runs() -> None:
     note = Note()
     agent = agent_with(work, note, Note("ask", ask=True))
     await agent.reply("go")
-    await agent.reply(answer(agent))
+    await agent.reply(confirmation_of(agent))
     result = result_of(agent)
     assert (note.noted, result.state) == (["a"], ToolResultState.ERROR)
     assert 'note({"word": "a"}) before, and now note({"word": "b"})' in result.text
@@ -252,9 +252,9 @@ async def test_a_program_calls_a_program_that_asks() -> None:
     await agent.reply("go")
     assert paths_asked(agent) == ["c/1/1"]
     other = agent_with(outer, program(two_notes, "inner"), note, state=saved_state(agent))
-    await other.reply(answer(other))
+    await other.reply(confirmation_of(other))
     assert paths_asked(other) == ["c/1/2"]
-    await other.reply(answer(other))
+    await other.reply(confirmation_of(other))
     assert (note.noted, result_of(other).text) == (["a", "note a!"], "outer note note a!")
 
 
@@ -279,7 +279,7 @@ async def test_a_program_calls_a_sub_agent_that_asks() -> None:
     assert (paths_asked(agent), event.inside) == (["c/2/k"], {"c/2/k": ["child"]})
     other_child = Agent("child", "You are asked.", ScriptedChatModel(["The child is done."]), Toolkit(tools=[note]))
     other = agent_with(work, before, other_child.as_tool("Looks things up."), state=saved_state(agent))
-    await other.reply(answer(other))
+    await other.reply(confirmation_of(other))
     assert (note.noted, before.noted) == (["deep"], ["1", "2"])
     assert result_of(other).text == "The child is done. before 2"
 
@@ -518,7 +518,7 @@ async def test_metadata_is_the_same_when_the_tool_is_entered_again() -> None:
     agent = agent_with(work, *tools)
     await agent.reply("go")
     other = agent_with(work, *tools, state=saved_state(agent))
-    await other.reply(answer(other))
+    await other.reply(confirmation_of(other))
     assert got == [{"pair": [1, 2], "on": "2026-01-01"}] * 2
 
 
@@ -542,7 +542,7 @@ async def test_a_call_left_in_the_middle_begins_once_for_each_listener() -> None
 
     tools = FunctionTool(slow), Note(ask=True)
     agent = agent_with(work, *tools)
-    same = [*await items_of(agent), *await items_of(agent, answer(agent))]
+    same = [*await items_of(agent), *await items_of(agent, confirmation_of(agent))]
     # Another process, whose listener gets the reply's message, in which inner calls are not.
     other = await items_of(agent_with(work, *tools, state=left[0]), None)
     for items in same, other:
@@ -567,9 +567,9 @@ async def test_an_answer_wakes_a_program_with_other_open_questions() -> None:
 
     agent = agent_with(work, program(both, "both"), first, second)
     await agent.reply("go")
-    await agent.reply(answer(agent, "c/1/2"))
+    await agent.reply(confirmation_of(agent, "c/1/2"))
     assert (first.noted, second.noted, paths_asked(agent)) == ([], ["a"], ["c/1/1"])
-    await agent.reply(answer(agent))
+    await agent.reply(confirmation_of(agent))
     assert (first.noted, second.noted, result_of(agent).text) == (["a"], ["a"], "second a")
 
 

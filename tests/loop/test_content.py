@@ -24,7 +24,7 @@ from agentrt.middleware import Limited, When
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolContext, ToolResponse
 from agentrt.types import IncomingContent
-from tests.loop.helpers import add, agent_of, call, items_of, short
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, short
 from tests.loop.test_round_tools import Elsewhere, results
 
 
@@ -191,10 +191,8 @@ async def test_feedback_to_a_question_passes_before_it_is_kept(confirmed, layer)
     agent = agent_of(
         [[call("1", "asks", text="x")], "done"], FunctionTool(asks, ask=True), middlewares=[layer], state_store=store
     )
-    question = await agent.reply("go")
-    [block] = question.get_content_blocks("tool_call")
-    result = ConfirmResult(confirmed, block, feedback="a canary " * 1_000)
-    await agent.reply(UserConfirmResultEvent(question.id, [result]))
+    await agent.reply("go")
+    await agent.reply(confirmation_of(agent, confirmed=confirmed, feedback="a canary " * 1_000))
     assert "feedback" in layer.sources
     assert "canary" not in kept(agent) + sent(agent)
     assert "a bird" in sent(agent)

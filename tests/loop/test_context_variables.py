@@ -7,10 +7,9 @@ import anyio
 import pytest
 
 from agentrt import MiddlewareBase
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock
 from agentrt.tool import FunctionTool, ToolBase
-from tests.loop.helpers import agent_of, items_of
+from tests.loop.helpers import agent_of, confirmation_of, items_of
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
@@ -102,10 +101,9 @@ async def test_a_confirmed_call_sees_the_value_of_the_answer():
     _, function, *_ = tools.all()
     agent = agent_of([[ToolCallBlock("1", "function", "{}")], "done"], FunctionTool(function, ask=True))
     tenant.set("Ann")
-    question = await agent.reply("go")
-    [asked] = question.get_content_blocks("tool_call")
+    await agent.reply("go")
     tenant.set("Bob")
-    await agent.reply(UserConfirmResultEvent(question.id, [ConfirmResult(True, asked)]))
+    await agent.reply(confirmation_of(agent))
     assert tools.seen["function"] == ["Bob", "changed in the thread"]
 
 

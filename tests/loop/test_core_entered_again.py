@@ -5,11 +5,11 @@ from contextlib import aclosing
 import pytest
 
 from agentrt import Agent, MiddlewareBase, Msg, Toolkit
-from agentrt.event import AgentEvent, ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
+from agentrt.event import AgentEvent, UserConfirmResultEvent
 from agentrt.message import AssistantMsg
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, call
+from tests.loop.helpers import add, call, confirmation_of
 
 TAKEN = ["TOOL_RESULT_START", "TOOL_RESULT_TEXT_DELTA", "TOOL_RESULT_END", "MODEL_CALL_START"]
 
@@ -44,8 +44,7 @@ async def resumed(taken: int, ran: list[int]) -> tuple[Agent, list[AgentEvent], 
     toolkit = Toolkit(tools=[FunctionTool(careful, ask=True)])
     agent = Agent("tester", "", model, toolkit, middlewares=[EnterAgain(taken)])
     asked = [event async for event in agent.reply_stream("go")]
-    question = next(event for event in asked if isinstance(event, RequireUserConfirmEvent))
-    answer = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, question.tool_calls[0])])
+    answer = confirmation_of(agent)
     events = [event async for event in agent.reply_stream(answer)]
     heard = AssistantMsg("tester", [])
     for event in [*asked, answer, *events]:

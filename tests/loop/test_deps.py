@@ -12,13 +12,12 @@ import pytest
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, Toolkit, UserMsg
 from agentrt.agent import ReActAgent
 from agentrt.errors import UsageError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.middleware import LoggingMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import SequentialPipeline, fanout_pipeline
 from agentrt.state import FileStateStore
 from agentrt.tool import FunctionTool, ToolBase, ToolContext
-from tests.loop.helpers import agent_of, call
+from tests.loop.helpers import agent_of, call, confirmation_of
 
 
 @dataclass
@@ -145,10 +144,7 @@ async def parked(agent: Agent, deps: Any) -> list[Any]:
 
 
 async def items_of_answer(agent: Agent, deps: Any) -> list[Any]:
-    context = agent.state.reply_context
-    (asked,) = context.message.get_content_blocks("tool_call")
-    answer = UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, asked)])
-    return [item async for item in agent.reply_stream(answer, deps=deps)]
+    return [item async for item in agent.reply_stream(confirmation_of(agent), deps=deps)]
 
 
 async def test_resumed_reply_has_the_deps_of_the_answer() -> None:

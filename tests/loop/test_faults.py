@@ -20,12 +20,12 @@ from agentrt.errors import (
     ToolConfigError,
     ToolError,
 )
-from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
+from agentrt.event import ExternalExecutionResultEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt.state import InMemoryStateStore, ReplyContext
 from agentrt.tool import FunctionTool, ToolBase, ToolResponse
-from tests.loop.helpers import add, agent_of, call
+from tests.loop.helpers import add, agent_of, call, confirmation_of
 
 
 async def wait_for_what_is_cancelled() -> str:
@@ -332,9 +332,7 @@ async def test_a_denied_call_is_never_said_to_have_run_perhaps(tool):
 
     agent = agent_of([[call("1", tool)]], FunctionTool(plain, ask=True), Elsewhere(ask=True))
     await agent.reply("go")
-    asked = agent.state.reply_context.message.get_content_blocks("tool_call")
-    answer = UserConfirmResultEvent(agent.state.reply_context.reply_id, [ConfirmResult(False, asked[0])])
-    async with agent.reply_stream(answer) as events:
+    async with agent.reply_stream(confirmation_of(agent, confirmed=False)) as events:
         await anext(events)  # the denied call has begun
     assert results(agent) == [("1", ToolResultState.INTERRUPTED)]
 

@@ -9,21 +9,19 @@ import pytest
 from agentrt import Agent, AgentState, MiddlewareBase, Msg
 from agentrt.errors import UsageError
 from agentrt.event import (
-    ConfirmResult,
     ReplyEndEvent,
     ReplyResumedEvent,
     RequireUserConfirmEvent,
     TextBlockDeltaEvent,
     ToolResultStartEvent,
     ToolResultTextDeltaEvent,
-    UserConfirmResultEvent,
 )
 from agentrt.message import ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolContext
-from tests.loop.helpers import Passing
+from tests.loop.helpers import Passing, confirmation_of
 
 SCRIPT: list[Any] = [
     ["I look. ", ToolCallBlock("a", "look", '{"place": "here"}')],
@@ -195,9 +193,8 @@ async def test_begun_call_runs_again_where_it_is_idempotent(idempotent):
 async def test_idempotent_call_that_was_denied_does_not_run():
     tools = [FunctionTool(pay, idempotent=True, ask=True)]
     agent = Agent("assistant", model=ScriptedChatModel([[ToolCallBlock("1", "pay", '{"amount": 20}')]]), tools=tools)
-    question = await agent.reply("Pay!")
-    [call] = question.get_content_blocks("tool_call")
-    answer = UserConfirmResultEvent(question.id, [ConfirmResult(False, call)])
+    await agent.reply("Pay!")
+    answer = confirmation_of(agent, confirmed=False)
     left = ""
     async for event in agent.reply_stream(answer):
         if isinstance(event, ToolResultStartEvent):

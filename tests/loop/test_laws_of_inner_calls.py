@@ -27,7 +27,7 @@ from agentrt.runs import RunRecorder
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolFlow, ToolResponse
 from agentrt.types import STRUCTURED_OUTPUT, IncomingContent, JSONSchema, PermissionContext, ReActConfig
-from tests.loop.helpers import Passing, agent_of, answer, call, items_of, saved_state, short
+from tests.loop.helpers import Passing, agent_of, call, confirmation_of, items_of, saved_state, short
 from tests.loop.test_calls_of_tools import Note, agent_with, paths_asked, program, result_of, two_notes
 
 pytestmark = pytest.mark.anyio
@@ -79,11 +79,11 @@ async def test_layers_see_twenty_inner_calls_as_twenty_of_the_model() -> None:
     tools = [Note(), Note("ask", ask=True)]
     agent = agent_with(twenty, *tools, middlewares=[inside])
     await agent.reply("go")
-    await agent.reply(answer(agent))
+    await agent.reply(confirmation_of(agent))
     calls = [[call(str(n), "ask" if n == ASKING else "note", word=str(n))] for n in range(1, CALLS + 1)]
     other = agent_of([*calls, "Done."], *tools, middlewares=[direct], react_config=ReActConfig(max_iters=30))
     await other.reply("go")
-    await other.reply(answer(other))
+    await other.reply(confirmation_of(other))
     assert {key: count for key, count in inside.seen.items() if key[1] != "run"} == direct.seen
     assert direct.seen["acting", "note"] == CALLS - 1
 
@@ -147,7 +147,7 @@ async def test_programs_get_handles_and_tools_the_held_values() -> None:
     agent = agent_of([[call("c", "run")], "Done."], tool, *tools, middlewares=[InformationFlowMiddleware()])
     await agent.reply("go")
     if agent.waiting() is not None:
-        await agent.reply(answer(agent))
+        await agent.reply(confirmation_of(agent))
     assert "secret plan" not in seen[0]
     assert sent == ["secret plan"]
 
@@ -335,7 +335,7 @@ async def test_a_rule_with_an_answer_settles_other_questions(behavior: Permissio
     other = agent_with(work, note, state=saved_state(agent))
     confirmed = behavior is PermissionBehavior.ALLOW
     rule = PermissionRule("note", None, behavior)
-    await other.reply(answer(other, "c/1", confirmed=confirmed, rules=[rule]))
+    await other.reply(confirmation_of(other, "c/1", confirmed=confirmed, rules=[rule]))
     assert other.waiting() is None
     assert result_of(other).text == " ".join(["success" if confirmed else "denied"] * 3)
     assert [rule.source for rule in other.state.permission_context.rules] == ["user"]
@@ -345,11 +345,11 @@ async def test_an_answer_that_is_too_late_or_comes_twice_counts_once() -> None:
     note = Note(ask=True)
     agent = agent_with(two_notes, note)
     await agent.reply("go")
-    first = answer(agent)
+    first = confirmation_of(agent)
     await agent.reply(first)
     await agent.reply(first)
     assert note.noted == ["a"]
-    await agent.reply(answer(agent))
+    await agent.reply(confirmation_of(agent))
     await agent.reply(first)
     assert note.noted == ["a", "note a!"]
 
@@ -395,7 +395,7 @@ async def test_layers_around_the_reply_keep_the_message_whole(layers: list[Middl
     agent = agent_with(two_notes, note, middlewares=layers)
     items = await items_of(agent)
     while agent.waiting() is not None:
-        given = answer(agent)
+        given = confirmation_of(agent)
         items += [given, *await items_of(agent, given)]
     rebuilt = Msg("", [], "assistant")
     for item in items:
@@ -412,7 +412,7 @@ async def test_a_layer_asks_about_an_inner_call(note: Note) -> None:
     await agent.reply("go")
     [path] = paths_asked(agent)
     assert path.startswith("c/3/hidden:")
-    await agent.reply(answer(agent))
+    await agent.reply(confirmation_of(agent))
     assert result_of(agent).text == "done"
     assert len(note.noted) == CALLS - 1
 
@@ -431,9 +431,9 @@ async def test_a_question_that_is_not_passed_on_is_asked_later() -> None:
     agent = agent_with(outer, program(inner, "inner"), note)
     await agent.reply("go")
     assert paths_asked(agent) == ["c/2"]
-    await agent.reply(answer(agent))
+    await agent.reply(confirmation_of(agent))
     assert paths_asked(agent) == ["c/1/1"]
-    await agent.reply(answer(agent))
+    await agent.reply(confirmation_of(agent))
     assert result_of(agent).text == "note deep, note other"
 
 
@@ -531,7 +531,7 @@ async def test_a_changed_inner_tool_is_told_from_one_of_the_same_name() -> None:
     other = agent_of([[call("f", "fetch"), call("g", "run")], "Done."], *tools, state=saved_state(agent))
     await other.reply("go")
     assert paths_asked(other) == ["g/1"]
-    await other.reply(answer(other))
+    await other.reply(confirmation_of(other))
     assert result_of(other, "g").text == "changed"
     assert other.state.known_tools == {"run/fetch": "3", "fetch": "2"}
 
@@ -583,5 +583,5 @@ async def test_answer_for_a_sub_agents_call_is_not_about_a_tool_here() -> None:
     agent = agent_of(script, child.as_tool("Notes."), Note(), middlewares=[Reader()])
     await agent.reply("go")
     assert paths_asked(agent) == ["c/k"]
-    await agent.reply(answer(agent, confirmed=False, feedback="not now"))
+    await agent.reply(confirmation_of(agent, confirmed=False, feedback="not now"))
     assert seen == [None]

@@ -10,11 +10,10 @@ import pytest
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
 from agentrt._runtime.concurrency.lifespan import _log_reply
 from agentrt.errors import ConfigError, MiddlewareConfigError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, Toolset
-from tests.loop.helpers import add, agent_of, call, items_of
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of
 
 
 class Connected(MiddlewareBase):
@@ -100,11 +99,8 @@ async def test_a_reply_that_parks_leaves_its_layers_until_it_resumes() -> None:
         [[call("1", "add", a=1, b=2)], "done"], FunctionTool(add, ask=True), middlewares=layers_of(log, "a")
     )
     await agent.reply("go")
-    question = agent.waiting()
-    assert question is not None
     assert log == ["+a", "-a"]
-    results = [ConfirmResult(True, one) for one in question.tool_calls]
-    await agent.reply(UserConfirmResultEvent(question.reply_id, results))
+    await agent.reply(confirmation_of(agent))
     assert log == ["+a", "-a"] * 2
 
 

@@ -9,11 +9,10 @@ import pytest
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
 from agentrt.agent import ContextConfig, ReActConfig
 from agentrt.errors import ConfigError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import Base64Source, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
-from tests.loop.helpers import add, agent_of, call, items_of, order_of, short
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, order_of, short
 
 
 async def assert_well(agent: Agent, reason: str, answer: str = "next") -> None:
@@ -126,11 +125,8 @@ async def test_each_call_counts_once_however_often_it_is_parked():
     agent.react_config = ReActConfig(max_tool_calls=3)
     await agent.reply("go")
     for number in range(3):
-        state = AgentState.model_validate_json(agent.state.model_dump_json())
-        agent = agent.with_state(state)
-        context = agent.state.reply_context
-        asked = [block for block in context.blocks if block.type == "tool_call"][number]
-        message = await agent.reply(UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, asked)]))
+        agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+        message = await agent.reply(confirmation_of(agent, str(number)))
     assert message.finished_reason == "exceed_max_tool_calls"
     assert results(agent) == ["success"] * 3 + ["denied"]
     await assert_well(agent, "exceed_max_tool_calls")
@@ -234,9 +230,7 @@ async def test_time_that_is_spent_waiting_for_somebody_does_not_count():
     agent.react_config = ReActConfig(max_seconds=2)
     await agent.reply("go")
     await anyio.sleep(2.1)
-    context = agent.state.reply_context
-    answer = UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, context.blocks[0])])
-    assert (await agent.reply(answer)).get_text_content() == "done"
+    assert (await agent.reply(confirmation_of(agent))).get_text_content() == "done"
 
 
 async def test_the_callers_own_timeout_is_no_limit_of_the_reply():

@@ -6,10 +6,10 @@ import anyio
 import pytest
 
 from agentrt import Agent, MiddlewareBase, Msg
-from agentrt.event import ConfirmResult, CustomEvent, ModelCallEndEvent, TextBlockDeltaEvent, UserConfirmResultEvent
+from agentrt.event import CustomEvent, ModelCallEndEvent, TextBlockDeltaEvent
 from agentrt.message import ToolCallBlock
 from agentrt.tool import OpenQuestion, ToolBase, ToolContext, ToolResponse
-from tests.loop.helpers import agent_of, call, items_of
+from tests.loop.helpers import agent_of, call, confirmation_of, items_of
 
 pytestmark = pytest.mark.anyio
 
@@ -165,9 +165,7 @@ async def test_the_tokens_of_a_child_do_not_count_as_the_parents() -> None:
     agent = agent_of([[call("1", "park")], "Done."], Parking())
     agent.model.context_size = 10_000
     await items_of(agent)
-    question = agent.waiting()
-    results = [ConfirmResult(True, block) for block in question.tool_calls]
-    await agent.reply(UserConfirmResultEvent(question.reply_id, results))
+    await agent.reply(confirmation_of(agent))
     message = agent.state.context[-1]
     assert (agent.state.summary, message.usage is None or message.usage.input_tokens < 1_000_000) == ("", True)
 

@@ -15,21 +15,18 @@ from agentrt._runtime.conversation.progress import Phase
 from agentrt.errors import InvalidInputError, ResumeError
 from agentrt.event import (
     AgentEvent,
-    ConfirmResult,
     CustomEvent,
     ReplyEndEvent,
     ReplyResumedEvent,
     ReplyStartEvent,
     RequireUserConfirmEvent,
-    UserConfirmResultEvent,
     UserInterruptEvent,
 )
 from agentrt.message import AssistantMsg, Base64Source, DataBlock, TextBlock, ThinkingBlock, UserMsg
 from agentrt.model import ScriptedChatModel
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, items_of, short
-from tests.loop.parked import waiting
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, short
 
 
 class Speaks(MiddlewareBase):
@@ -118,8 +115,7 @@ class Listener:
             left = state.reply_context
             inputs: Any = None if left is not None else "go"
             if left is not None and left.parked:
-                confirmed = [ConfirmResult(True, each) for each in waiting(agent)]
-                inputs = UserConfirmResultEvent(left.reply_id, confirmed)
+                inputs = confirmation_of(agent)
                 self.message.append_event(inputs)
             async with agent.reply_stream(inputs, **options) as stream:
                 async for event in stream:
@@ -217,7 +213,7 @@ async def test_a_layer_may_resume_a_resumed_reply_again():
         script = [[call("1", "careful", a=1)], "done", "done"]
         agent = agent_of(script, FunctionTool(careful, ask=True), middlewares=[layer])
         asking = await items_of(agent, UserMsg("user", "go"))
-        confirmed = UserConfirmResultEvent(asking[0].reply_id, [ConfirmResult(True, each) for each in waiting(agent)])
+        confirmed = confirmation_of(agent)
         rebuilt = AssistantMsg("", [])
         for item in [*asking, *await items_of(agent, confirmed)]:
             if not isinstance(item, Msg):
@@ -241,8 +237,8 @@ async def test_a_reply_that_is_resumed_again_asks_again():
 
     script = [[call("1", "careful", a=1)], [call("2", "careful", a=2)]]
     agent = agent_of(script, FunctionTool(careful, ask=True), middlewares=[LeavesAtQuestion()])
-    asking = await items_of(agent, UserMsg("user", "go"))
-    confirmed = UserConfirmResultEvent(asking[0].reply_id, [ConfirmResult(True, each) for each in waiting(agent)])
+    await items_of(agent, UserMsg("user", "go"))
+    confirmed = confirmation_of(agent)
     *_, question, message = await items_of(agent, confirmed)
     assert isinstance(question, RequireUserConfirmEvent)
     assert question.seq == agent.waiting().seq
@@ -300,8 +296,7 @@ async def test_block_ids_do_not_repeat_with_another_text(listener):
 async def test_an_answer_to_a_parked_reply_goes_on_without_saying_so():
     agent = life(AgentState(), 1)
     items = await items_of(agent)
-    confirmed = [ConfirmResult(True, each) for each in waiting(agent)]
-    later = await items_of(agent, UserConfirmResultEvent(items[0].reply_id, confirmed))
+    later = await items_of(agent, confirmation_of(agent))
     assert "RESUMED" not in [short(item) for item in later]
     assert later[0].seq == items[-2].seq + 1
 
@@ -390,7 +385,7 @@ async def test_the_id_of_a_reply_in_progress_resumes_it(listener):
     question = await agent.reply("go", reply_id="k")
     assert question.get_text_content() == items[-1].get_text_content() == "Waiting for an answer about 'careful' (2-b)."
     assert [block.id for block in question.get_content_blocks("tool_call")] == ["2-b"]
-    answer = UserConfirmResultEvent("k", [ConfirmResult(True, each) for each in waiting(agent)])
+    answer = confirmation_of(agent)
     assert (await agent.reply(answer, reply_id="k")).get_text_content() == "done in process 2"
 
 
@@ -407,7 +402,7 @@ async def test_the_id_of_a_reply_that_others_came_after_is_refused():
 async def test_an_input_that_goes_on_with_another_reply_is_refused():
     agent = life(AgentState(), 1)
     await agent.reply("go", reply_id="k")
-    answer = UserConfirmResultEvent("k", [ConfirmResult(True, each) for each in waiting(agent)])
+    answer = confirmation_of(agent)
     for inputs in (answer, None):
         with pytest.raises(ResumeError, match="reply_id='other' names another one") as caught:
             await agent.reply(inputs, reply_id="other")

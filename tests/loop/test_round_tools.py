@@ -7,13 +7,13 @@ import pytest
 from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt._runtime.loop.tool_calls.round_tools import current_tools
 from agentrt.errors import ChainContractError
-from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
+from agentrt.event import ExternalExecutionResultEvent
 from agentrt.message import ToolResultBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionContext
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolBase, ToolGroup, Toolkit
-from tests.loop.helpers import add, agent_of, call, elsewhere
+from tests.loop.helpers import add, agent_of, call, confirmation_of, elsewhere
 
 
 class Killed(BaseException):
@@ -58,12 +58,6 @@ def results(agent: Agent) -> list[str]:
     return [result.output[0].text for result in agent.state.context[-1].get_content_blocks("tool_result")]
 
 
-def yes(question) -> UserConfirmResultEvent:
-    return UserConfirmResultEvent(
-        question.id, [ConfirmResult(True, block) for block in question.get_content_blocks("tool_call")]
-    )
-
-
 def test_without_layers_the_entry_is_the_core():
     assert agent_of(["hi"], add).chains.on_tools is current_tools
 
@@ -96,9 +90,9 @@ async def test_added_tool_that_asks_runs_where_the_yes_comes(structured_schema, 
     answer = [call("2", "GenerateStructuredOutput")] if structured_schema else "6"
     layer = adds(FunctionTool(multiply, ask=True))
     agent = agent_of([[call("1", "multiply", a=2, b=3)], answer, "6"], add, middlewares=[layer])
-    question = await agent.reply("go", structured_schema)
+    await agent.reply("go", structured_schema)
     agent = move(agent)
-    await agent.reply(yes(question))
+    await agent.reply(confirmation_of(agent))
     assert results(agent)[0] == "6"
 
 
@@ -115,9 +109,9 @@ async def test_added_tool_takes_an_edited_input_in_another_process():
     layer = adds(FunctionTool(multiply, ask=True))
     agent = agent_of([[call("1", "multiply", a=2, b=3)], "8"], add, middlewares=[layer])
     agent.state.permission_context = PermissionContext(allow_edited_input=True)
-    question = await agent.reply("go")
+    await agent.reply("go")
     other = elsewhere(agent)
-    answer = yes(question)
+    answer = confirmation_of(agent)
     answer.confirm_results[0].tool_call.input = '{"a": 4}'
     await other.reply(answer)
     assert results(other) == ["8"]
@@ -166,9 +160,9 @@ async def test_added_idempotent_tool_runs_again_after_any_kill(kill):
 async def test_tools_are_assembled_per_request_and_on_resume():
     layer = adds(FunctionTool(multiply, ask=True))
     agent = agent_of([[call("1", "multiply", a=2)], "4"], middlewares=[layer])
-    question = await agent.reply("go")
+    await agent.reply("go")
     assert layer.asked == 1
-    await agent.reply(yes(question))
+    await agent.reply(confirmation_of(agent))
     assert layer.asked == 3
 
 

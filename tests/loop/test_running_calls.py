@@ -14,8 +14,7 @@ from agentrt.permission import PermissionDecision, PermissionRule
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import OpenQuestion, ToolBase, ToolContext, ToolResponse
 from agentrt.tool import context as context_module
-from tests.loop.helpers import agent_of, call, items_of, order_of
-from tests.loop.helpers import answer as reply_to
+from tests.loop.helpers import agent_of, call, confirmation_of, items_of, order_of
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +55,7 @@ async def test_a_call_that_has_begun_asks_and_resumes_with_the_answer() -> None:
     assert await order_of(agent) == (
         "RS MS CALL_START:1 CALL_DELTA:1 CALL_END:1 ME RESULT_START:1 REQUIRE_USER_CONFIRM Msg"
     )
-    assert await order_of(agent, reply_to(agent)) == (
+    assert await order_of(agent, confirmation_of(agent)) == (
         "RESULT_DELTA:1 RESULT_END:1(success) MS TX_START TX_DELTA TX_END ME RE(completed) Msg"
     )
     [result] = agent.state.context[-1].get_content_blocks("tool_result")
@@ -82,7 +81,7 @@ async def test_what_is_kept_is_there_again_and_gone_with_the_result() -> None:
     await items_of(agent)
     context = agent.state.reply_context
     assert context.kept == {"1": {"entries": 1}}
-    await agent.reply(reply_to(agent))
+    await agent.reply(confirmation_of(agent))
     assert tool.entered == [({}, []), ({"entries": 1}, ["a"])]
     assert (context.kept, context.inner) == ({}, {})
 
@@ -91,9 +90,9 @@ async def test_a_partial_answer_wakes_the_call_and_asks_nothing_again() -> None:
     tool = Ask()
     agent = agent_of([[call("1", "ask", names=["a", "b"])], "Done."], tool)
     await items_of(agent)
-    assert await order_of(agent, reply_to(agent, "1/b", confirmed=False)) == "Msg"
+    assert await order_of(agent, confirmation_of(agent, "1/b", confirmed=False)) == "Msg"
     assert [block.id for block in agent.waiting().tool_calls] == ["1/a"]
-    await agent.reply(reply_to(agent))
+    await agent.reply(confirmation_of(agent))
     assert agent.state.context[-1].get_content_blocks("tool_result")[0].text == "a=yes b=no"
     assert [answers for _, answers in tool.entered] == [[], ["b"], ["a", "b"]]
 
@@ -104,9 +103,9 @@ async def test_only_the_call_that_was_answered_is_entered_again() -> None:
     agent = agent_of([calls, "Done."], first, second)
     await items_of(agent)
     assert sorted(block.id for block in agent.waiting().tool_calls) == ["1/a", "2/a"]
-    await agent.reply(reply_to(agent, "2/a"))
+    await agent.reply(confirmation_of(agent, "2/a"))
     assert (len(first.entered), len(second.entered)) == (1, 2)
-    await agent.reply(reply_to(agent))
+    await agent.reply(confirmation_of(agent))
     assert (len(first.entered), len(second.entered)) == (2, 2)
     assert agent.state.last_reply.finished_reason == "completed"
 
@@ -131,7 +130,7 @@ async def test_a_parked_call_resumes_in_another_process() -> None:
         state = AgentState.model_validate_json(agent.state.model_dump_json())
         agent = agent_of(["Done."], Ask(), state=state)
         assert path in [block.id for block in agent.waiting().tool_calls]
-        await agent.reply(reply_to(agent, path))
+        await agent.reply(confirmation_of(agent, path))
     assert agent.state.context[-1].get_content_blocks("tool_result")[0].text == "a=yes b=yes"
 
 
@@ -181,9 +180,9 @@ async def test_forged_answers_change_nothing() -> None:
 async def test_an_answer_that_comes_again_may_say_nothing_new() -> None:
     agent = asking("a", "b")
     await items_of(agent)
-    yes, no = reply_to(agent, "1/a"), reply_to(agent, "1/a", confirmed=False)
+    yes, no = confirmation_of(agent, "1/a"), confirmation_of(agent, "1/a", confirmed=False)
     await agent.reply(yes)
-    last = reply_to(agent)
+    last = confirmation_of(agent)
     for finish in (False, True):
         if finish:
             await agent.reply(last)
@@ -203,9 +202,9 @@ async def test_a_late_yes_has_expired_and_a_late_no_has_not(monkeypatch: pytest.
     await items_of(agent)
     agent.state.reply_context.inner["1/a"].decision.asked_at -= 2_000_000_000
     with pytest.raises(ResumeError) as caught:
-        await agent.reply(reply_to(agent))
+        await agent.reply(confirmation_of(agent))
     assert code_of(caught) == "expired"
-    await agent.reply(reply_to(agent, confirmed=False))
+    await agent.reply(confirmation_of(agent, confirmed=False))
     assert agent.state.context[-1].get_content_blocks("tool_result")[0].text == "a=no"
 
 
@@ -219,8 +218,8 @@ async def test_a_question_that_is_not_repeated_is_closed() -> None:
 
     agent = agent_of([[call("1", "ask", names=["a", "b"])], "Done."], Once())
     await items_of(agent)
-    late = reply_to(agent, "1/b")
-    await agent.reply(reply_to(agent, "1/a"))
+    late = confirmation_of(agent, "1/b")
+    await agent.reply(confirmation_of(agent, "1/a"))
     assert [block.id for block in agent.waiting().tool_calls] == ["1/c"]
     with pytest.raises(ResumeError) as caught:
         await agent.reply(late)
@@ -245,8 +244,8 @@ class AskAnother(ToolBase):
 async def test_a_question_for_another_kind_of_answer_is_asked_anew() -> None:
     agent = agent_of([[call("1", "ask")], "Done."], AskAnother())
     await items_of(agent)
-    late = reply_to(agent, "1/a")
-    assert (await order_of(agent, reply_to(agent, "1/b"))) == "REQUIRE_EXTERNAL_EXECUTION Msg"
+    late = confirmation_of(agent, "1/a")
+    assert (await order_of(agent, confirmation_of(agent, "1/b"))) == "REQUIRE_EXTERNAL_EXECUTION Msg"
     event = agent.waiting()
     assert (event.type, [block.id for block in event.tool_calls]) == ("REQUIRE_EXTERNAL_EXECUTION", ["1/a"])
     with pytest.raises(ResumeError) as caught:
@@ -355,7 +354,7 @@ async def test_output_before_a_wait_is_replaced_by_the_whole_result() -> None:
     agent = agent_of([[call("1", "stream")], "Done."], Streaming())
     items = await items_of(agent)
     rebuilt = Msg("tester", [], "assistant", id="")
-    answer = reply_to(agent)
+    answer = confirmation_of(agent)
     for item in [*items[:-1], answer, *(await items_of(agent, answer))[:-1]]:
         rebuilt.append_event(item)
     kept = agent.state.context[-1]
@@ -369,7 +368,7 @@ async def test_a_waiting_call_ends_with_its_reply(way: str) -> None:
 
     agent = asking("a")
     await items_of(agent)
-    late = reply_to(agent)
+    late = confirmation_of(agent)
     if way == "event":
         await agent.reply(UserInterruptEvent(late.reply_id))
     else:
@@ -387,7 +386,7 @@ async def test_a_rule_that_came_meanwhile_holds_for_a_resumed_call() -> None:
     agent = asking("a")
     await items_of(agent)
     agent.state.permission_context.rules.append(PermissionRule("ask", behavior="deny"))
-    await agent.reply(reply_to(agent))
+    await agent.reply(confirmation_of(agent))
     [result] = agent.state.context[-1].get_content_blocks("tool_result")
     assert result.state == "denied"
 
@@ -409,11 +408,11 @@ async def test_a_rule_that_asks_came_meanwhile_and_the_call_resumes(confirmed: b
 
     await take("go")
     agent.state.permission_context.rules.append(PermissionRule("ask", behavior="ask"))
-    early = reply_to(agent, "1/b")
-    await take(reply_to(agent, "1/a"))
+    early = confirmation_of(agent, "1/b")
+    await take(confirmation_of(agent, "1/a"))
     assert [block.id for block in agent.waiting().tool_calls] == ["1"]
     await take(early)  # of use when the call runs
-    await take(reply_to(agent, confirmed=confirmed))
+    await take(confirmation_of(agent, confirmed=confirmed))
     message = agent.state.context[-1]
     [result] = message.get_content_blocks("tool_result")
     assert (result.state, result.text) == (
@@ -439,14 +438,14 @@ async def test_an_answer_comes_before_its_call_is_asked_about_again() -> None:
     agent = agent_of([calls, "Done."], tool)
     agent.state.permission_context.allow_new_rules = True
     await items_of(agent)
-    late = reply_to(agent, "1/b", "2/b")
+    late = confirmation_of(agent, "1/b", "2/b")
     tool.strict = True
-    await agent.reply(reply_to(agent, "1/a", "2/a"))
+    await agent.reply(confirmation_of(agent, "1/a", "2/a"))
     # A rule that comes with the answer about the one may settle the other, which is not asked about until then.
     assert [block.id for block in agent.waiting().tool_calls] == ["1"]
     await agent.reply(late)
-    await agent.reply(reply_to(agent))
-    await agent.reply(reply_to(agent))
+    await agent.reply(confirmation_of(agent))
+    await agent.reply(confirmation_of(agent))
     results = agent.state.context[-1].get_content_blocks("tool_result")
     assert [result.text for result in results] == ["a=yes b=yes"] * 2
 
@@ -455,7 +454,7 @@ async def test_a_call_that_has_begun_is_not_said_to_have_done_nothing() -> None:
     agent = asking("a")
     await items_of(agent)
     agent.state.permission_context.rules.append(PermissionRule("ask", behavior="ask"))
-    await agent.reply(reply_to(agent))
+    await agent.reply(confirmation_of(agent))
     agent.interrupt()
     [result] = agent.state.context[-1].get_content_blocks("tool_result")
     assert (result.state, "not run" in result.text) == ("interrupted", False)
@@ -466,7 +465,7 @@ async def test_a_call_whose_tool_is_gone_ends_with_an_error() -> None:
     await items_of(agent)
     state = AgentState.model_validate_json(agent.state.model_dump_json())
     other = Agent("tester", "", ScriptedChatModel(["Done."]), Toolkit(), state=state)
-    await other.reply(reply_to(agent))
+    await other.reply(confirmation_of(agent))
     [result] = state.context[-1].get_content_blocks("tool_result")
     assert (result.state, state.last_reply.finished_reason) == ("error", "completed")
 
@@ -476,7 +475,7 @@ async def test_an_id_with_a_slash_is_replaced() -> None:
     await items_of(agent)
     [outer] = agent.state.reply_context.message.get_content_blocks("tool_call")
     assert "/" not in outer.id
-    await agent.reply(reply_to(agent))
+    await agent.reply(confirmation_of(agent))
     assert agent.state.last_reply.finished_reason == "completed"
 
 

@@ -13,12 +13,11 @@ from pydantic import BaseModel, Field
 from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.agent import ReActConfig
 from agentrt.errors import InvalidInputError, UsageError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
 from agentrt.model import ChatResponse
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, items_of, items_with, order_of, short
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, items_with, order_of, short
 
 TOOL = "GenerateStructuredOutput"
 
@@ -227,14 +226,9 @@ async def test_schema_is_still_required_and_checked_after_a_restart(schema):
     agent = agent_of(script, FunctionTool(add, ask=True), state_store=store)
     await agent.reply("go", schema)
     agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
-    message = await agent.reply(yes_to(agent))
+    message = await agent.reply(confirmation_of(agent))
     assert message.structured_output == (FILLED if schema is Report else {"n": 1, "unit": "m"})
     assert len(told(agent)) == 3
-
-
-def yes_to(agent: Agent) -> UserConfirmResultEvent:
-    context = agent.state.reply_context
-    return UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, context.blocks[0])])
 
 
 class Odd(BaseModel):

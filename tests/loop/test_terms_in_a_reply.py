@@ -9,12 +9,12 @@ import pytest
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
 from agentrt.errors import LayerTimeout
-from agentrt.event import ConfirmResult, ReplyEndEvent, UserConfirmResultEvent
+from agentrt.event import ReplyEndEvent
 from agentrt.message import ToolResultState
 from agentrt.middleware import Bundle, Limited, RetryMiddleware, When, arrange
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolGroup
-from tests.loop.helpers import add, agent_of, call, items_of
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of
 
 SECONDS = 0.02
 
@@ -144,14 +144,11 @@ async def test_a_resumed_reply_keeps_its_layers_in_another_process() -> None:
 
     agent = build([[call("1", "add", a=1, b=2)]], Extra(), AgentState())
     await agent.reply("go", deps=Deps(True))
-    question = agent.waiting()
-    assert question is not None
     state = AgentState.model_validate_json(agent.state.model_dump_json())
     assert state.reply_context.conditions == {"Extra": True}
     layer = Extra()
     other = build(["done"], layer, state)
-    results = [ConfirmResult(True, one) for one in question.tool_calls]
-    await other.reply(UserConfirmResultEvent(question.reply_id, results), deps=Deps(False))
+    await other.reply(confirmation_of(agent), deps=Deps(False))
     assert "on_acting" in layer.seen
     assert [tool["function"]["name"] for tool in other.model.calls[0].tools] == ["add", "extra"]
 

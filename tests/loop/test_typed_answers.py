@@ -34,7 +34,7 @@ from agentrt.pipeline import MsgHub
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
 from agentrt.types import STRUCTURED_OUTPUT
-from tests.loop.helpers import Even, Passing, add, agent_of, call, items_with
+from tests.loop.helpers import Even, Passing, add, agent_of, call, confirmation_of, items_with
 
 
 class Trip(BaseModel):
@@ -99,11 +99,6 @@ def answer(call_id: str = "1", /, **given: Any) -> ToolCallBlock:
 
 def as_json(kind: Any, instance: Any) -> Any:
     return TypeAdapter(kind).dump_python(instance, mode="json", by_alias=True)
-
-
-def yes_to(agent: Agent) -> UserConfirmResultEvent:
-    context = agent.state.reply_context
-    return UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, context.blocks[0])])
 
 
 @pytest.mark.parametrize(("kind", "filled_in", "instance"), TYPES, ids=IDS)
@@ -337,14 +332,16 @@ async def parked_agent(schema: Any, *script: Any, **options: Any) -> Agent:
 async def test_a_resumed_reply_gives_the_type_where_it_is_named(kind):
     filled_in, instance = (TRIP_JSON, TRIP) if kind is Trip else ({"value": [{"x": 1}]}, [Point(1)])
     agent = await parked_agent(kind, [answer(**filled_in)])
-    assert (await agent.reply(yes_to(agent), kind)).structured_output == instance
+    assert (await agent.reply(confirmation_of(agent), kind)).structured_output == instance
     agent = await parked_agent(kind, [answer(**filled_in)])
-    assert (await agent.reply(yes_to(agent))).structured_output == (TRIP_JSON if kind is Trip else [{"x": 1, "y": 0}])
+    assert (await agent.reply(confirmation_of(agent))).structured_output == (
+        TRIP_JSON if kind is Trip else [{"x": 1, "y": 0}]
+    )
 
 
 async def test_the_type_that_is_named_checks_the_resumed_answer():
     agent = await parked_agent(Even, [answer("1", n=1)], [answer("2", n=2)])
-    assert (await agent.reply(yes_to(agent), Even)).structured_output == Even(n=2)
+    assert (await agent.reply(confirmation_of(agent), Even)).structured_output == Even(n=2)
 
 
 @pytest.mark.parametrize(
@@ -354,11 +351,11 @@ async def test_another_type_is_refused_when_a_reply_resumes(began, named, words)
     agent = await parked_agent(began, [answer(**TRIP_JSON)] if began else "words")
     saved = agent.state.model_dump_json()
     with pytest.raises(ResumeError, match=words) as caught:
-        await agent.reply(yes_to(agent), named)
+        await agent.reply(confirmation_of(agent), named)
     assert caught.value.code == "mismatch"
     assert "leave structured_schema out" in str(caught.value)
     assert agent.state.model_dump_json() == saved
-    assert (await agent.reply(yes_to(agent))).finished_reason == "completed"
+    assert (await agent.reply(confirmation_of(agent))).finished_reason == "completed"
 
 
 @pytest.mark.parametrize("named", [Point, list[Trip], JSON_SCHEMA])
@@ -366,9 +363,9 @@ async def test_another_type_is_refused_before_layers_see_it(named):
     agent = await parked_agent(Trip, [answer(**TRIP_JSON)], middlewares=[Passing()])
     saved = agent.state.model_dump_json()
     with pytest.raises(ResumeError, match="with another one"):
-        await agent.reply(yes_to(agent), named)
+        await agent.reply(confirmation_of(agent), named)
     assert agent.state.model_dump_json() == saved
-    assert (await agent.reply(yes_to(agent), Trip)).structured_output == TRIP
+    assert (await agent.reply(confirmation_of(agent), Trip)).structured_output == TRIP
 
 
 class AsksForAPoint(MiddlewareBase):
@@ -383,7 +380,7 @@ class AsksForAPoint(MiddlewareBase):
 
 async def test_a_type_that_a_layer_replaced_is_named_again():
     agent = await parked_agent(Trip, [answer(x=3)], middlewares=[AsksForAPoint()])
-    assert (await agent.reply(yes_to(agent), Trip)).structured_output == TRIP
+    assert (await agent.reply(confirmation_of(agent), Trip)).structured_output == TRIP
 
 
 async def test_another_type_is_refused_when_a_reply_is_repeated():
@@ -396,7 +393,7 @@ async def test_another_type_is_refused_when_a_reply_is_repeated():
 
 async def test_an_answer_that_comes_twice_gives_the_instance_twice():
     agent = await parked_agent(Trip, [answer(**TRIP_JSON)])
-    yes = yes_to(agent)
+    yes = confirmation_of(agent)
     assert (await agent.reply(yes, Trip)).structured_output == TRIP
     assert (await agent.reply(yes, Trip)).structured_output == TRIP
 

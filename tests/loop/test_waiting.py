@@ -21,7 +21,7 @@ from agentrt.event import (
 )
 from agentrt.message import Msg, TextBlock, ToolResultBlock
 from agentrt.state import FileStateStore, InMemoryStateStore
-from tests.loop.helpers import Passing, agent_of, call, elsewhere, items_of
+from tests.loop.helpers import Passing, agent_of, call, confirmation_of, elsewhere, items_of
 from tests.loop.parked import Log, PathTool, results_of
 
 Question = RequireUserConfirmEvent | RequireExternalExecutionEvent
@@ -52,11 +52,6 @@ def agent_that_asks(*calls: Any, **options: Any) -> Agent:
 
 def questions_in(items: list[Any]) -> list[Any]:
     return [item for item in items if isinstance(item, Question)]
-
-
-def yes_to(question: RequireUserConfirmEvent, *ids: str) -> UserConfirmResultEvent:
-    results = [ConfirmResult(True, asked) for asked in question.tool_calls if not ids or asked.id in ids]
-    return UserConfirmResultEvent(question.reply_id, results)
 
 
 def results_for(question: RequireExternalExecutionEvent) -> ExternalExecutionResultEvent:
@@ -99,7 +94,7 @@ async def test_answer_to_what_waits_resumes_in_another_process() -> None:
     agent = agent_that_asks(WRITE)
     await agent.reply("go")
     later = elsewhere(agent)
-    assert (await later.reply(yes_to(later.waiting()))).get_text_content() == "done"
+    assert (await later.reply(confirmation_of(later))).get_text_content() == "done"
     assert results_of(later)["1"].state == "success"
     assert later.waiting() is None
 
@@ -107,18 +102,18 @@ async def test_answer_to_what_waits_resumes_in_another_process() -> None:
 async def test_partial_answer_leaves_the_rest_of_the_question() -> None:
     agent = agent_that_asks(WRITE, WRITE_TOO)
     (sent,) = questions_in(await items_of(agent))
-    assert questions_in(await items_of(agent, yes_to(sent, "1"))) == []
+    assert questions_in(await items_of(agent, confirmation_of(agent, "1"))) == []
     rest = elsewhere(agent).waiting()
     assert [asked.id for asked in rest.tool_calls] == list(rest.questions) == ["2"]
     assert (rest.seq, rest.created_at) == (sent.seq, sent.created_at)
-    assert (await agent.reply(yes_to(rest))).get_text_content() == "done"
+    assert (await agent.reply(confirmation_of(agent))).get_text_content() == "done"
 
 
 async def test_of_two_questions_that_for_the_user_comes_first() -> None:
     agent = agent_that_asks(WRITE, SEND)
     for_program, for_user = questions_in(await items_of(agent))
     assert agent.waiting() == for_user
-    await agent.reply(yes_to(for_user))
+    await agent.reply(confirmation_of(agent))
     assert elsewhere(agent).waiting() == for_program
     assert (await agent.reply(results_for(for_program))).get_text_content() == "done"
     assert agent.waiting() is None
@@ -128,7 +123,7 @@ async def test_allowed_call_of_a_program_outside_is_asked_about_anew() -> None:
     agent = agent_of([[SEND], "done"], PathTool("send", [], ask=True, is_external_tool=True))
     (first,) = questions_in(await items_of(agent))
     assert agent.waiting() == first
-    (second,) = questions_in(await items_of(agent, yes_to(first)))
+    (second,) = questions_in(await items_of(agent, confirmation_of(agent)))
     assert isinstance(second, RequireExternalExecutionEvent)
     assert elsewhere(agent).waiting() == second
 
@@ -140,9 +135,9 @@ async def test_expired_question_waits_and_can_be_denied(monkeypatch: pytest.Monk
     question = agent.waiting()
     assert question == sent
     with pytest.raises(ResumeError, match="too long to allow it"):
-        await agent.reply(yes_to(question))
+        await agent.reply(confirmation_of(agent))
     assert agent.waiting() == question
-    denial = UserConfirmResultEvent(question.reply_id, [ConfirmResult(False, question.tool_calls[0])])
+    denial = confirmation_of(agent, confirmed=False)
     assert (await agent.reply(denial)).get_text_content() == "done"
 
 
@@ -176,7 +171,7 @@ async def test_nothing_waits_while_a_reply_runs_or_after_its_end() -> None:
     async with agent.reply_stream("go") as stream:
         async for event in stream:
             assert agent.waiting() == (event if isinstance(event, Question) else None)
-    async with agent.reply_stream(yes_to(agent.waiting())) as stream:
+    async with agent.reply_stream(confirmation_of(agent)) as stream:
         async for _ in stream:
             assert agent.waiting() is None
 

@@ -19,7 +19,7 @@ from agentrt.middleware import RetryMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, items_of
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of
 
 TOOL_ROUND = [TextBlock("let me see"), call("1", "add", a=1, b=2)]
 
@@ -200,9 +200,8 @@ async def test_after_an_answer_the_message_continues(layer):
     agent = agent_of([TOOL_ROUND, "it is three"], FunctionTool(add, ask=True), middlewares=[layer])
     waiting = await agent.reply("go")
     assert layer.shown[-1] == ("let me see", True)
-    [tool_call] = waiting.get_content_blocks("tool_call")
     before = len(layer.shown)
-    await agent.reply(UserConfirmResultEvent(waiting.id, [ConfirmResult(True, tool_call)]))
+    await agent.reply(confirmation_of(agent))
     after = layer.messages[-1]
     assert after.id == waiting.id
     assert [block.type for block in after.content] == ["tool_call", "tool_result", "text"]

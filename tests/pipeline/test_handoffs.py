@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from agentrt import Agent, AgentBase, AgentState, MiddlewareBase, Msg, UserMsg
 from agentrt.errors import AgentBusyError, ConfigError, InvalidInputError, ResumeError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.formatter.anthropic import format_anthropic
 from agentrt.formatter.openai import format_openai
 from agentrt.message import HintBlock, TextBlock, ToolCallBlock
@@ -20,7 +19,7 @@ from agentrt.pipeline import HandoffMiddleware, Handoffs, sequential_pipeline
 from agentrt.state import FileStateStore, InMemoryStateStore
 from agentrt.tool import FunctionTool
 from agentrt.types import PermissionBehavior, PermissionMode
-from tests.loop.helpers import call
+from tests.loop.helpers import call, confirmation_of
 
 
 async def look_up(order: str) -> str:
@@ -280,12 +279,10 @@ def asking(**options: Any) -> Handoffs:
 async def test_question_of_any_speaker_waits_and_is_answered() -> None:
     team = asking()
     answer = await team.reply("go")
-    question = team.waiting()
-    assert question is not None
     assert answer.name == "two"
     with pytest.raises(ResumeError):
         await team.reply("something else")
-    yes = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, one) for one in question.tool_calls])
+    yes = confirmation_of(team)
     answer = await team.reply(yes)
     assert (answer.name, answer.get_text_content()) == ("one", "one again")
     assert speakers(team.state) == ["user", "one", "two", "one"]
@@ -314,8 +311,7 @@ async def test_conversation_resumes_in_another_process(streamed: bool, tmp_path:
     one, two = agent("one", "one again"), agent("two", [transfer("one", "t2")], tools=[FunctionTool(refund, ask=True)])
     other = Handoffs([one, two], state=loaded, state_store=store)
     assert other.active.name == "two"
-    question = other.waiting()
-    yes = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, call) for call in question.tool_calls])
+    yes = confirmation_of(other)
     if streamed:
         answer: Any = await other.reply_stream(yes, yield_final_msg=True).drain()
     else:
@@ -333,8 +329,7 @@ async def test_speaker_keeps_the_conversation_while_its_reply_waits() -> None:
     team = Handoffs([one, agent("two", "from two")])
     await team.reply("go")
     assert team.active.name == "one"
-    question = team.waiting()
-    yes = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, question.tool_calls[0])])
+    yes = confirmation_of(team)
     assert (await team.reply(yes)).get_text_content() == "from two"
 
 
@@ -586,7 +581,7 @@ async def test_question_of_a_sub_agent_of_a_speaker_waits_too() -> None:
     question = team.waiting()
     assert [one.id for one in question.tool_calls] == ["c/1"]
     state = AgentState.model_validate_json(team.state.model_dump_json())
-    yes = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, one) for one in question.tool_calls])
+    yes = confirmation_of(team)
     answer = await team.with_state(state).reply(yes)
     assert answer.get_text_content() == "All done."
     assert speakers(state) == ["user", "one", "two"]

@@ -15,6 +15,7 @@ from agentrt.runs import Run, RunRecorder, Step
 from agentrt.state import AgentState, InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolBase, ToolContext
 from agentrt.types import ToolResponse
+from tests.loop.helpers import confirmation_of
 from tests.runs.conftest import call, find, make_agent
 
 _COUNT = 10
@@ -144,8 +145,7 @@ async def test_effects_ask_first_also_in_sub_agents(store: InMemoryStateStore):
     while (question := fork.waiting()) is not None:
         assert world.paid == []
         asked += [one.name for one in question.tool_calls]
-        results = [ConfirmResult(True, one) for one in question.tool_calls]
-        await fork.reply(UserConfirmResultEvent(question.reply_id, results))
+        await fork.reply(confirmation_of(fork))
     assert (asked, world.paid) == (["pay_all", "pay"], ["9"])
     reader = make_agent(store, tools=[FunctionTool(find, is_read_only=True)])
     await reader.reply("Find it")

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
 from agentrt.errors import ModelError, UsageError
-from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, RequireUserConfirmEvent, UserConfirmResultEvent
+from agentrt.event import ExternalExecutionResultEvent, RequireUserConfirmEvent
 from agentrt.message import HintBlock, TextBlock, ToolResultBlock, UserMsg
 from agentrt.middleware import (
     Budget,
@@ -26,6 +26,7 @@ from agentrt.runs import Run, RunRecorder
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolGroup
 from agentrt.types import STRUCTURED_OUTPUT, PermissionBehavior, PermissionDecision, ToolResponse
+from tests.loop.helpers import confirmation_of
 from tests.runs.conftest import call, find, make_agent
 from tests.runs.test_fork import World, record
 
@@ -319,10 +320,7 @@ async def test_questions_are_answered_as_they_were(store: InMemoryStateStore, in
     await agent.reply("Go")
     waiting = await store.runs.load(agent.state.session_id)
     await check_same(waiting, agent)
-    question = agent.waiting()
-    await agent.reply(
-        UserConfirmResultEvent(question.reply_id, [ConfirmResult(is_confirmed, one) for one in question.tool_calls])
-    )
+    await agent.reply(confirmation_of(agent, confirmed=is_confirmed))
     run = await store.runs.load(agent.state.session_id)
     assert (run.status, len(paid)) == ("completed", int(is_confirmed))
     await check_same(run, agent)

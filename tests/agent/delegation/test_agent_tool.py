@@ -12,7 +12,7 @@ from agentrt.event import ReplyEndEvent, SubagentEndEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from tests.agent.delegation.helpers import Counting, agent_of, asking_child, boss_of, call, results_of
-from tests.loop.helpers import answer, items_of, saved_state
+from tests.loop.helpers import confirmation_of, items_of, saved_state
 
 pytestmark = pytest.mark.anyio
 
@@ -83,7 +83,7 @@ async def test_a_question_inside_a_child_is_asked_and_answered_outside(counting:
     assert [(event.reply_id, [block.id for block in event.tool_calls]) for event in asked] == [(items[-1].id, ["1/k1"])]
     assert asked[0].inside == {"1/k1": ["writer"]}
     assert counting.runs == []
-    await boss.reply(answer(boss))
+    await boss.reply(confirmation_of(boss))
     assert counting.runs == ["a"]
     assert results_of(boss)["1"].text == "writer has published a."
 
@@ -97,7 +97,7 @@ async def test_a_parked_child_resumes_in_another_process(confirmed: bool, counti
     other = other.with_state(saved_state(boss))
     writer = other.toolkit.get("writer").agent
     writer.model = agent_of("x", ["It is out." if confirmed else "They said no."]).model
-    items = await items_of(other, answer(other, confirmed=confirmed))
+    items = await items_of(other, confirmation_of(other, confirmed=confirmed))
     assert [item.resumed for item in items[:-1] if item.type == "SUBAGENT_START"] == [True]
     assert counting.runs == (["a"] if confirmed else [])
     assert results_of(other)["1"].text == ("It is out." if confirmed else "They said no.")
@@ -108,10 +108,10 @@ async def test_answers_to_two_children_wake_only_the_one_that_is_meant(counting:
     boss = boss_of(asking_child(counting, "writer", "a"), asking_child(counting, "printer", "b"))
     await boss.reply("go")
     assert sorted(block.id for block in boss.waiting().tool_calls) == ["1/k1", "2/k1"]
-    items = await items_of(boss, answer(boss, "2/k1"))
+    items = await items_of(boss, confirmation_of(boss, "2/k1"))
     assert [item.name for item in items[:-1] if item.type == "SUBAGENT_START"] == ["printer"]
     assert counting.runs == ["b"]
-    await boss.reply(answer(boss))
+    await boss.reply(confirmation_of(boss))
     assert counting.runs == ["b", "a"]
     assert boss.state.last_reply.finished_reason == "completed"
 
@@ -130,14 +130,14 @@ async def test_a_question_at_depth_three_has_a_path_of_three_parts(counting: Cou
     event = boss.waiting()
     assert [block.id for block in event.tool_calls] == ["1/e1/k1"]
     assert event.inside == {"1/e1/k1": ["editor", "writer"]}
-    await boss.reply(answer(boss))
+    await boss.reply(confirmation_of(boss))
     assert counting.runs == ["a"]
     assert results_of(boss)["1"].text == "Edited."
 
 
 async def test_events_at_depth_three_are_seen_once_and_in_order() -> None:
     boss = three_deep(Counting())
-    events = [*(await items_of(boss))[:-1], *(await items_of(boss, answer(boss)))[:-1]]
+    events = [*(await items_of(boss))[:-1], *(await items_of(boss, confirmation_of(boss)))[:-1]]
     numbers = [event.seq for event in events]
     assert numbers == sorted(set(numbers))
     assert len({event.reply_id for event in events}) == 3
@@ -178,7 +178,7 @@ async def test_a_rule_that_is_added_while_a_child_waits_holds_for_it(counting: C
     boss = boss_of(asking_child(counting))
     await boss.reply("go")
     boss.state.permission_context.rules.append(PermissionRule("publish", behavior="deny"))
-    await boss.reply(answer(boss))
+    await boss.reply(confirmation_of(boss))
     assert counting.runs == []
     assert boss.state.last_reply.finished_reason == "completed"
 
@@ -523,7 +523,7 @@ async def test_at_most_so_many_calls_run_at_a_time() -> None:
 async def test_a_state_of_another_shape_is_an_error_result(counting: Counting) -> None:
     boss = boss_of(asking_child(counting))
     await boss.reply("go")
-    question = answer(boss)
+    question = confirmation_of(boss)
     boss.state.reply_context.kept["1"]["state"] = {"version": 99}
     await boss.reply(question)
     assert results_of(boss)["1"].text == "[subagent_error] writer: SessionVersion"
@@ -534,7 +534,7 @@ async def test_a_child_that_is_no_tool_any_more_is_an_error_result(counting: Cou
     boss = boss_of(asking_child(counting))
     await boss.reply("go")
     other = agent_of("boss", ["Done."], state=saved_state(boss))
-    await other.reply(answer(other))
+    await other.reply(confirmation_of(other))
     assert results_of(other)["1"].state == "error"
     assert other.state.last_reply.finished_reason == "completed"
 

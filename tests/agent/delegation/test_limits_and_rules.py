@@ -16,7 +16,7 @@ from agentrt.permission import PermissionDecision, PermissionRule
 from agentrt.tool import ToolBase
 from tests.agent.delegation.helpers import Counting, agent_of, boss_of, call, results_of
 from tests.agent.delegation.test_every_suspension import agent_with
-from tests.loop.helpers import answer, saved_state
+from tests.loop.helpers import confirmation_of, saved_state
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +37,7 @@ async def test_a_rule_of_an_answer_holds_for_that_delegation_alone(other_process
     if other_process:
         boss = boss.with_state(saved_state(boss))
     # The tool itself asks each time; only a rule answers that.
-    await boss.reply(answer(boss, rules=[rule]))
+    await boss.reply(confirmation_of(boss, rules=[rule]))
     assert boss.waiting() is None
     assert counting.runs == ["a", "a"]
     assert boss.state.permission_context.rules == writer.state.permission_context.rules == []
@@ -48,7 +48,7 @@ async def test_a_rule_is_refused_where_the_root_takes_none() -> None:
     await boss.reply("go")
     before = boss.state.model_dump_json()
     with pytest.raises(ResumeError, match="rule"):
-        await boss.reply(answer(boss, rules=[PermissionRule("publish", behavior="allow")]))
+        await boss.reply(confirmation_of(boss, rules=[PermissionRule("publish", behavior="allow")]))
     assert boss.state.model_dump_json() == before
 
 
@@ -72,7 +72,7 @@ async def test_a_rule_may_turn_a_question_into_one_for_a_program(other_process: 
     boss = boss_of(child)
     boss.state.permission_context.allow_new_rules = True
     await boss.reply("go")
-    await boss.reply(answer(boss, "1/k1", rules=[PermissionRule("scan", behavior="allow")]))
+    await boss.reply(confirmation_of(boss, "1/k1", rules=[PermissionRule("scan", behavior="allow")]))
     if other_process:
         boss = boss.with_state(saved_state(boss))
     while (event := boss.waiting()) is not None:
@@ -88,8 +88,8 @@ async def test_a_rule_of_an_answer_holds_after_a_further_question() -> None:
     boss = boss_of(agent_of("writer", [*rounds, "Published."], counting.tool(ask=True), Scan()))
     boss.state.permission_context.allow_new_rules = True
     await boss.reply("go")
-    await boss.reply(answer(boss, rules=[PermissionRule("publish", behavior="allow")]))
-    await boss.reply(answer(boss))
+    await boss.reply(confirmation_of(boss, rules=[PermissionRule("publish", behavior="allow")]))
+    await boss.reply(confirmation_of(boss))
     event = boss.waiting()
     assert event.type == "REQUIRE_EXTERNAL_EXECUTION"
     results = [ToolResultBlock(block.id, block.name, "clean") for block in event.tool_calls]
@@ -102,10 +102,10 @@ async def test_without_a_rule_the_second_call_asks_again() -> None:
     counting = Counting()
     boss = boss_of(publishing_twice(counting))
     await boss.reply("go")
-    await boss.reply(answer(boss))
+    await boss.reply(confirmation_of(boss))
     assert [block.id for block in boss.waiting().tool_calls] == ["1/k2"]
     assert counting.runs == ["a"]
-    await boss.reply(answer(boss))
+    await boss.reply(confirmation_of(boss))
     assert counting.runs == ["a", "a"]
     assert boss.state.reply_context is None
 
@@ -177,7 +177,7 @@ async def test_the_number_of_delegations_is_counted_over_processes() -> None:
     boss = make_boss()
     await boss.reply("go")
     while boss.waiting() is not None:
-        question = answer(boss)
+        question = confirmation_of(boss)
         boss = make_boss().with_state(saved_state(boss))
         await boss.reply(question)
     assert [result.state for result in results_of(boss).values()] == ["success", "success", "denied"]

@@ -11,7 +11,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.tool import ToolBase
 from tests.agent.delegation.helpers import Counting, agent_of, asking_child, boss_of, call, results_of
 from tests.agent.delegation.test_every_suspension import script
-from tests.loop.helpers import answer, items_of, saved_state
+from tests.loop.helpers import confirmation_of, items_of, saved_state
 
 pytestmark = pytest.mark.anyio
 CANARY = "canary 4711"
@@ -45,7 +45,7 @@ async def test_an_error_of_a_validator_is_an_error_result(error: Exception, capl
 async def test_what_another_tool_kept_makes_an_error_result(kept: Any) -> None:
     boss = boss_of(asking_child(Counting()))
     await boss.reply("go")
-    question = answer(boss)
+    question = confirmation_of(boss)
     boss.state.reply_context.kept["1"] = kept
     await boss.reply(question)
     assert (results_of(boss)["1"].state, boss.state.last_reply.finished_reason) == ("error", "completed")
@@ -62,7 +62,7 @@ async def test_a_state_copied_in_the_middle_does_nothing_twice() -> None:
     boss = tree(counting)
     await boss.reply("go")
     copies = []
-    async with boss.reply_stream(answer(boss)) as events:
+    async with boss.reply_stream(confirmation_of(boss)) as events:
         async for _ in events:
             copies.append((saved_state(boss), list(counting.runs)))
     assert counting.runs == ["x"]
@@ -87,7 +87,7 @@ async def test_a_call_whose_conversation_is_not_kept_is_unknown() -> None:
 
     boss = tree([call("k1", "publish", what="x")], finish)
     await boss.reply("go")
-    await boss.reply(answer(boss))
+    await boss.reply(confirmation_of(boss))
     other = tree().with_state(copies[0])
     other.model = agent_of("boss", ["Done."]).model
     await other.reply(None)

@@ -9,7 +9,7 @@ from agentrt.errors import AgentRTError, SessionIOError
 from agentrt.middleware import ToolRetryMiddleware
 from agentrt.state import AgentState, InMemoryStateStore
 from tests.agent.delegation.helpers import Counting, agent_of, asking_child, boss_of, call, results_of
-from tests.loop.helpers import answer, items_of
+from tests.loop.helpers import confirmation_of, items_of
 
 pytestmark = pytest.mark.anyio
 CANARY = "canary 4711"
@@ -47,7 +47,7 @@ async def test_the_span_of_a_child_is_in_that_of_its_call(exporter: Any) -> None
     await boss.reply("go")
     expected = {("invoke_agent writer", "execute_tool writer"), ("execute_tool writer", "invoke_agent boss")}
     assert expected <= set(spans_of(exporter))
-    await boss.reply(answer(boss))
+    await boss.reply(confirmation_of(boss))
     resumed = spans_of(exporter)
     assert expected | {("execute_tool publish", "invoke_agent writer")} <= set(resumed)
     assert resumed.count(("invoke_agent boss", None)) == 1
@@ -72,7 +72,7 @@ async def test_a_repeated_call_asks_the_child_anew(with_store: bool, is_seen: bo
     await boss.reply("go")
     assert counting.runs == []
     for runs in (["a"], ["a", "a"]):
-        response = answer(boss)
+        response = confirmation_of(boss)
         await (items_of(boss, response) if is_seen else boss.reply(response))
         assert counting.runs == runs
     assert boss.waiting() is None

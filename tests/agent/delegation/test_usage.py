@@ -10,7 +10,7 @@ from agentrt.event import SubagentEndEvent
 from agentrt.message import TextBlock
 from agentrt.model import ChatResponse, ChatUsage
 from tests.agent.delegation.helpers import Counting, agent_of, boss_of, call
-from tests.loop.helpers import answer, saved_state
+from tests.loop.helpers import confirmation_of, saved_state
 
 
 def response(content: Any, *tokens: int) -> ChatResponse:
@@ -54,7 +54,7 @@ async def test_sub_agent_that_waits_is_counted_once():
     await boss.reply("go")
     other = saved_state(boss)
     waiting = other.reply_context.message.usage
-    final = await boss.with_state(other).reply(answer(boss, "1/k"))
+    final = await boss.with_state(other).reply(confirmation_of(boss, "1/k"))
     parts = [counts(part) for usage in (waiting, final.usage) if usage for part in (usage.subagents or {}).values()]
     assert parts == [(10, 20, False), (20, 40, False)]
 

@@ -10,10 +10,10 @@ import pytest
 
 from agentrt import Agent, AgentState, Msg, Toolkit, UserMsg
 from agentrt.errors import AgentBusyError, ChainContractError, ConfigError, UsageError
-from agentrt.event import ConfirmResult, CustomEvent, ReplyEndEvent, UserConfirmResultEvent
+from agentrt.event import CustomEvent, ReplyEndEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, items_of, short
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, short
 
 
 class Polite(Agent):
@@ -401,10 +401,9 @@ async def test_a_reply_parks_and_resumes_through_the_override():
             return await super().reply(given)
 
     agent = one_of(Noting, [[call("1", "add", a=1, b=2)], "three"], FunctionTool(add, ask=True))
-    waiting = await agent.reply("go")
+    await agent.reply("go")
     assert agent.state.reply_context is not None
-    [tool_call] = waiting.get_content_blocks("tool_call")
-    *events, answer = await items_of(agent, UserConfirmResultEvent(waiting.id, [ConfirmResult(True, tool_call)]))
+    *events, answer = await items_of(agent, confirmation_of(agent))
     assert answer.get_text_content() == "three"
     assert reason_of(events) == "completed"
     assert inputs == ["Msg", "UserConfirmResultEvent"]

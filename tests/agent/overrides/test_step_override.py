@@ -9,13 +9,12 @@ import pytest
 from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
 from agentrt.agent import ReActAgent
 from agentrt.errors import ChainContractError, ConfigError, UsageError
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import TextBlock
 from agentrt.middleware import RetryMiddleware
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolChoice
 from agentrt.types import ToolResponse
-from tests.loop.helpers import add, call, items_of, order_of
+from tests.loop.helpers import add, call, confirmation_of, items_of, order_of
 
 CALLS = [call("1", "add", a=1, b=2), call("2", "add", a=3, b=4)]
 
@@ -318,8 +317,7 @@ async def test_a_structured_answer_passes_through_step_overrides():
 async def test_a_call_that_waited_runs_through_the_acting_override():
     agent = Ported([call("1", "asks", a=1, b=2)], "three")
     agent.toolkit.register_tool_function(FunctionTool(add, name="asks", ask=True))
-    question = await agent.reply("go")
+    await agent.reply("go")
     assert agent.log == ["reasons", "said ['asks']"]
-    confirmed = [ConfirmResult(True, block) for block in question.get_content_blocks("tool_call")]
-    await agent.reply(UserConfirmResultEvent(question.id, confirmed))
+    await agent.reply(confirmation_of(agent))
     assert agent.log[2:4] == ["acts asks", "got 3"]

@@ -15,17 +15,16 @@ from agentrt.console.render.event_renderer import EventRenderer
 from agentrt.console.render.plain import PlainView
 from agentrt.errors import Transient, UsageError
 from agentrt.event import (
-    ConfirmResult,
     CustomEvent,
     ModelCallRetryEvent,
     RequireUserConfirmEvent,
     TextBlockEndEvent,
-    UserConfirmResultEvent,
 )
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool
 from agentrt.types import ToolChunk, ToolResponse
+from tests.loop.helpers import confirmation_of
 
 
 def agent_of(*responses, tools=(), middlewares=()):
@@ -264,7 +263,7 @@ async def test_a_reply_that_continues_after_an_answer_is_shown(capsys):
     question = agent.waiting()
     assert waiting.get_text_content() == f"Waiting for an answer about 'add' ({question.tool_calls[0].id})."
     assert capsys.readouterr().out == '[call] add({"a": 1, "b": 1})\n[waiting] for a decision on add {"a": 1, "b": 1}\n'
-    answer = UserConfirmResultEvent(question.reply_id, [ConfirmResult(True, question.tool_calls[0])])
+    answer = confirmation_of(agent)
     message = await show(agent.reply_stream(answer))
     assert message.get_text_content() == "It is 2"
     assert capsys.readouterr().out.splitlines()[:2] == ["[result] add: 2", "It is 2"]

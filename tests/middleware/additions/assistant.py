@@ -14,7 +14,6 @@ from typing import Any
 import anyio
 
 from agentrt import Agent, AgentState, Msg
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.memory import LongTermMemory
 from agentrt.message import ToolCallBlock
 from agentrt.middleware import LongTermMemoryMiddleware, PlanNotebook, RAGMiddleware
@@ -22,6 +21,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.rag import KnowledgeBase, SQLiteTextStore
 from agentrt.state import FileStateStore
 from agentrt.tool import FunctionTool
+from tests.loop.helpers import confirmation_of
 
 QUESTIONS = ["When does the office open?", "How long is the coast?"]
 
@@ -84,10 +84,7 @@ async def build(folder: Path, script: list[Any]) -> tuple[Agent, LongTermMemoryM
 async def resume(folder: Path) -> dict[str, Any]:
     """Say yes to what is asked; returns what the model read then, and what its answer cites."""
     agent, _ = await build(folder, ["Paid, see [2] and [1]."])
-    asked = agent.waiting()
-    message = await agent.reply(
-        UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, c) for c in asked.tool_calls])
-    )
+    message = await agent.reply(confirmation_of(agent))
     request = agent.model.calls[0].messages  # type: ignore[attr-defined]
     return {"added": blocks_of(request), "citations": message.metadata["citations"]}
 

@@ -28,7 +28,7 @@ from agentrt.middleware import (
 from agentrt.model import ChatModelBase, ChatUsage, ScriptedChatModel
 from agentrt.testing import approve
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, items_of
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of
 from tests.middleware.budget.helpers import answer, calling, requests, result_states, warnings_in
 from tests.middleware.fake_time import Clock, Least, in_jumping_time
 
@@ -608,16 +608,11 @@ async def test_calls_side_by_side_take_their_time_once() -> None:
 async def test_a_question_costs_no_seconds() -> None:
     import anyio
 
-    from agentrt.event import ConfirmResult, UserConfirmResultEvent
-
     budget = BudgetMiddleware(reply=Budget(seconds=60))
     agent = agent_of([calling(1, 1), "done"], FunctionTool(add, ask=True), middlewares=[budget])
     await agent.reply("go")
-    question = agent.waiting()
-    assert question is not None
     await anyio.sleep(3_600)
-    answers = [ConfirmResult(True, block) for block in question.tool_calls]
-    message = await agent.reply(UserConfirmResultEvent(question.reply_id, answers))
+    message = await agent.reply(confirmation_of(agent))
     assert message.finished_reason == "completed"
     assert agent.state_of(budget)["reply"]["seconds"] < 1
 

@@ -9,8 +9,7 @@ from agentrt.errors import BudgetExceeded
 from agentrt.middleware import Budget, BudgetMiddleware
 from agentrt.model import ScriptedChatModel
 from tests.agent.delegation.helpers import Counting, agent_of, boss_of, results_of
-from tests.loop.helpers import answer as confirm
-from tests.loop.helpers import call, items_of, saved_state
+from tests.loop.helpers import call, confirmation_of, items_of, saved_state
 from tests.middleware.budget.helpers import answer, requests, warnings_in
 
 
@@ -79,7 +78,7 @@ async def test_a_delegation_that_has_waited_counts_once() -> None:
     boss = boss_of(writer, middlewares=[budget])
     await boss.reply("go")
     boss = boss.with_state(saved_state(boss))
-    assert (await boss.reply(confirm(boss))).finished_reason == "completed"
+    assert (await boss.reply(confirmation_of(boss))).finished_reason == "completed"
     assert counting.runs == ["a"]
     assert boss.state_of(budget)["reply"]["tool_calls"] == 2
 
@@ -90,7 +89,7 @@ async def test_a_delegation_that_uses_up_the_budget_may_end() -> None:
     boss = boss_of(writer, middlewares=[BudgetMiddleware(reply=Budget(tool_calls=1))])
     assert (await boss.reply("go")).finished_reason != "completed"
     if boss.waiting() is not None:
-        await boss.reply(confirm(boss))
+        await boss.reply(confirmation_of(boss))
     assert counting.runs == []
 
 
@@ -140,7 +139,7 @@ async def test_a_no_to_a_sub_agent_over_budget_ends_it_alone() -> None:
     await boss.reply("go")
     assert counting.runs == ["0"]
     assert list(boss.waiting().inside.values()) == [["writer"]]
-    assert (await boss.reply(confirm(boss, confirmed=False))).finished_reason == "completed"
+    assert (await boss.reply(confirmation_of(boss, confirmed=False))).finished_reason == "completed"
     assert counting.runs == ["0"]
     assert results_of(boss)["1"].metadata["error"] == "budget"
     assert requests(writer) == 2

@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 from agentrt import Agent, AgentState, Msg, Toolkit, UserMsg
 from agentrt.errors import MiddlewareConfigError, RedactionBlocked, Transient
 from agentrt.event import (
-    ConfirmResult,
     ModelCallEndEvent,
-    RequireUserConfirmEvent,
     TextBlockDeltaEvent,
     ToolResultEndEvent,
-    UserConfirmResultEvent,
 )
 from agentrt.message import AssistantMsg, HintBlock, SystemMsg, TextBlock, ToolCallBlock
 from agentrt.middleware import (
@@ -40,7 +37,7 @@ from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatMo
 from agentrt.testing import approve, check_middleware
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import ToolChoice, ToolResponse
-from tests.loop.helpers import agent_of, call, items_of
+from tests.loop.helpers import agent_of, call, confirmation_of, items_of
 from tests.middleware.fake_time import Clock, in_jumping_time, on_both_loops, play
 
 
@@ -715,10 +712,7 @@ async def test_a_call_that_waits_for_an_answer_is_no_result() -> None:
     script = [[call("1", "search", query="a")], "done"]
     agent = agent_of(script * 2, searching(runs), middlewares=[cache, AsksFirst()])
     await agent.reply("go")
-    question = agent.waiting()
-    assert isinstance(question, RequireUserConfirmEvent)
-    answers = [ConfirmResult(True, tool_call) for tool_call in question.tool_calls]
-    assert (await agent.reply(UserConfirmResultEvent(question.reply_id, answers))).get_text_content() == "done"
+    assert (await agent.reply(confirmation_of(agent))).get_text_content() == "done"
     assert await ask(agent, "again") == "done"
     assert runs == ["a"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agentrt import Agent, AgentState
 from agentrt.errors import BudgetExceeded, MiddlewareConfigError, ToolConfigError, Transient
-from agentrt.event import ConfirmResult, RequireUserConfirmEvent, UserConfirmResultEvent
+from agentrt.event import RequireUserConfirmEvent
 from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.middleware import (
     Budget,
@@ -27,7 +27,7 @@ from agentrt.testing import check_middleware, lint
 from agentrt.tool import FunctionTool
 from agentrt.types import ContextConfig, DeferredSchema, ToolChoice
 from agentrt_middleware.context.bm25 import rank
-from tests.loop.helpers import call
+from tests.loop.helpers import call, confirmation_of
 from tests.middleware.fake_time import in_jumping_time
 
 PAIR = {"find_tools", "call_tool"}
@@ -300,8 +300,7 @@ async def test_permission_is_asked_for_the_tool_also_elsewhere() -> None:
     question = agent.waiting()
     assert isinstance(question, RequireUserConfirmEvent)
     assert [(block.name, block.input) for block in question.tool_calls] == [("delete", '{"name": "x"}')]
-    answers = [ConfirmResult(True, tool_call) for tool_call in question.tool_calls]
-    await agent.reply(UserConfirmResultEvent(question.reply_id, answers))
+    await agent.reply(confirmation_of(agent))
     assert offers(agent)[0] == offers(agent)[1]
     (result,) = agent.state.context[-1].get_content_blocks("tool_result")
     assert (result.name, result.text) == ("delete", "deleted x")

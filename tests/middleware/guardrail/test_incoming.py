@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, HintBlockEvent, UserConfirmResultEvent
+from agentrt.event import ExternalExecutionResultEvent, HintBlockEvent
 from agentrt.message import ToolResultBlock
 from agentrt.middleware import GuardrailMiddleware, MiddlewareBase, Replace
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import PermissionBehavior
-from tests.loop.helpers import agent_of, call
+from tests.loop.helpers import agent_of, call, confirmation_of
 from tests.loop.test_round_tools import Elsewhere
 from tests.middleware.guardrail.test_guardrail import SECRET, hide_secret, no_secret
 
@@ -36,10 +36,8 @@ class Deny(MiddlewareBase):
 @pytest.mark.parametrize("confirmed", [True, False])
 async def test_feedback_to_a_question_is_judged_as_input(confirmed):
     agent = agent_of([[call("1", "look")], "done"], FunctionTool(look, ask=True), middlewares=[HIDE])
-    question = await agent.reply("go")
-    [block] = question.get_content_blocks("tool_call")
-    result = ConfirmResult(confirmed, block, feedback=f"tell {SECRET} " * 700)
-    await agent.reply(UserConfirmResultEvent(question.id, [result]))
+    await agent.reply("go")
+    await agent.reply(confirmation_of(agent, confirmed=confirmed, feedback=f"tell {SECRET} " * 700))
     assert "tell ***" in sent(agent)
     assert SECRET not in sent(agent) + agent.state.model_dump_json()
 
@@ -50,9 +48,8 @@ async def test_feedback_that_trips_ends_the_reply():
         FunctionTool(look, ask=True),
         middlewares=[GuardrailMiddleware(input=no_secret, message="No.")],
     )
-    question = await agent.reply("go")
-    [block] = question.get_content_blocks("tool_call")
-    answer = UserConfirmResultEvent(question.id, [ConfirmResult(True, block, feedback=SECRET)])
+    await agent.reply("go")
+    answer = confirmation_of(agent, feedback=SECRET)
     message = await agent.reply(answer)
     assert (message.get_text_content(), message.finished_reason) == ("No.", "guardrail")
     assert len(agent.model.calls) == 1

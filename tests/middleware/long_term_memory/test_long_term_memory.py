@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentrt import Agent, AgentState, Msg, Toolkit
 from agentrt.embedding import EmbeddingResponse
 from agentrt.errors import ConfigError, MiddlewareConfigError, StoreError, Transient, UsageError
-from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
+from agentrt.event import CustomEvent
 from agentrt.formatter import format_openai
 from agentrt.memory import LongTermMemory, LongTermMemoryBase, ModelExtractor
 from agentrt.message import ToolCallBlock, UserMsg
@@ -23,7 +23,7 @@ from agentrt.pipeline import Handoffs
 from agentrt.rag import Document, KnowledgeBase, SQLiteTextStore
 from agentrt.testing import HashingEmbedding, InMemoryStateStore, ToolLog, approve, check_every_suspension
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import items_of
+from tests.loop.helpers import confirmation_of, items_of
 from tests.middleware.plan.helpers import call, deps_of, reloaded
 
 
@@ -137,8 +137,7 @@ async def test_a_reply_that_waits_keeps_its_memories(memory):
     before = remembered(agent.model.calls[0].messages)  # type: ignore[attr-defined]
     await memory.forget("ann")  # it is asked no more in this reply
     other = agent_with(memory, "Paid.", tools=tools, state=reloaded(agent.state))
-    asked = other.waiting()
-    await other.reply(UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, each) for each in asked.tool_calls]))  # type: ignore[list-item]
+    await other.reply(confirmation_of(other))  # type: ignore[list-item]
     assert before is not None
     assert remembered(other.model.calls[0].messages) == before  # type: ignore[attr-defined]
     assert await texts_of(memory) == ["user: Shall Ann pay?\nassistant: Paid."]
@@ -235,8 +234,7 @@ async def test_a_reply_keeps_its_owner_whoever_answers_its_question():
     agent = agent_with(memory, [call("pay")], owner=deps_of, tools=tools)
     await agent.reply("Pay.", deps="ann")
     other = agent_with(memory, "Paid.", "Hello.", owner=deps_of, tools=tools, state=reloaded(agent.state))
-    asked = other.waiting()
-    answer = UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, each) for each in asked.tool_calls])  # type: ignore[list-item]
+    answer = confirmation_of(other)  # type: ignore[list-item]
     await other.reply(answer, deps="boss")
     await other.reply("Hello.", deps="boss")
     assert memory.recorded == [("ann", "Pay.")]

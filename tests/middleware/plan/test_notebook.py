@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentrt import Agent, AgentState
 from agentrt.errors import ConfigError, MiddlewareConfigError, UsageError
-from agentrt.event import ConfirmResult, CustomEvent, UserConfirmResultEvent
+from agentrt.event import CustomEvent
 from agentrt.formatter import format_anthropic, format_openai
 from agentrt.middleware import PlanNotebook, RedactionMiddleware, TodoMiddleware, TracingMiddleware
 from agentrt.model import ScriptedChatModel
@@ -21,7 +21,7 @@ from agentrt.plan import DefaultPlanToHint, InMemoryPlanStorage, Plan, PlanStora
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
 from agentrt.tool import FunctionTool, Toolkit
 from agentrt.types import ContextConfig
-from tests.loop.helpers import items_of
+from tests.loop.helpers import confirmation_of, items_of
 from tests.middleware.plan.helpers import (
     agent_with,
     call,
@@ -381,8 +381,7 @@ async def test_another_process_resumes_in_the_middle_of_a_plan(anyio_backend_nam
     agent = agent_with(PlanNotebook(), create("a", "b"), start(0), call("pay", amount=3), "Paid.", tools=tools)
     await agent.reply("Go.")
     saved = agent.state.model_dump_json()
-    asked = agent.waiting()
-    await agent.reply(UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, each) for each in asked.tool_calls]))  # type: ignore[list-item]
+    await agent.reply(confirmation_of(agent))  # type: ignore[list-item]
     hint = hint_of(agent.model.calls[-1].messages)  # type: ignore[attr-defined]
     resumed = program_runner.run(RESUME, anyio_backend_name, typed=saved)
     assert resumed.returncode == 0, resumed.stderr[-2000:]
@@ -448,8 +447,7 @@ async def test_a_call_of_a_resumed_reply_finds_what_was_set_aside():
     await agent.reply("Go.")
     agent.state.middleware_data["plan"]["plan"] = {"name": "old", "subtasks": []}
     other = agent_with(PlanNotebook(), "ok", state=reloaded(agent.state))
-    asked = other.waiting()
-    answer = UserConfirmResultEvent(asked.reply_id, [ConfirmResult(True, each) for each in asked.tool_calls])  # type: ignore[list-item]
+    answer = confirmation_of(other)  # type: ignore[list-item]
     items = await items_of(other, answer)
     assert "Plan 'old'" in results_of(other.state.context[-1])[0].text
     assert updates_of(items) == [None]

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from agentrt import Agent, Toolkit, UserMsg
 from agentrt.agent import ContextConfig
 from agentrt.errors import Transient
-from agentrt.event import ConfirmResult, CustomEvent, RequireUserConfirmEvent, UserConfirmResultEvent
+from agentrt.event import CustomEvent
 from agentrt.message import Base64Source, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.middleware import (
     EMAIL,
@@ -29,7 +29,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, cassette
 from agentrt.tool import FunctionTool, ToolChunk, ToolContext
 from agentrt.types import STRUCTURED_OUTPUT
-from tests.loop.helpers import call
+from tests.loop.helpers import call, confirmation_of
 
 PLACES = (
     *("prompt", "question", "observed", "context", "description", "schema", "thinking", "answer", "argument", "result"),
@@ -164,10 +164,7 @@ async def everything_that_leaves(redaction: RedactionMiddleware | None, folder: 
     with cassette(folder / "talk.json", mode="rewrite", redact=[EMAIL] if redaction else []):
         await agent.observe(UserMsg("eve", secret("observed")))
         await ask(f"Who is {secret('question')}?")
-        question = agent.waiting()
-        assert isinstance(question, RequireUserConfirmEvent)
-        results = [ConfirmResult(False, asked, feedback=secret("feedback")) for asked in question.tool_calls]
-        await ask(UserConfirmResultEvent(question.reply_id, results))
+        await ask(confirmation_of(agent, confirmed=False, feedback=secret("feedback")))
         await ask("And now?", structured_schema=SCHEMA)
         await agent.compress_context()
         await ask("Thanks.")

@@ -3,16 +3,14 @@
 import pytest
 
 from agentrt.event import (
-    ConfirmResult,
     ExternalExecutionResultEvent,
     HintBlockEvent,
     ToolResultTextDeltaEvent,
-    UserConfirmResultEvent,
 )
 from agentrt.message import ToolResultBlock
 from agentrt.middleware import EMAIL, MiddlewareBase, RedactionMiddleware
 from agentrt.tool import FunctionTool, ToolContext
-from tests.loop.helpers import agent_of, call, items_of
+from tests.loop.helpers import agent_of, call, confirmation_of, items_of
 from tests.loop.test_round_tools import Elsewhere
 
 BOB = "bob@example.com"
@@ -64,9 +62,8 @@ async def test_what_is_said_of_an_unknown_tool_is_kept_redacted():
 async def test_feedback_is_kept_redacted(confirmed):
     tool = FunctionTool(hint, ask=True)
     agent = agent_of([[call("1", "hint")], "done"], tool, middlewares=[RedactionMiddleware([EMAIL])])
-    question = await agent.reply("go")
-    [block] = question.get_content_blocks("tool_call")
-    answer = UserConfirmResultEvent(question.id, [ConfirmResult(confirmed, block, feedback=f"ask {BOB}")])
+    await agent.reply("go")
+    answer = confirmation_of(agent, confirmed=confirmed, feedback=f"ask {BOB}")
     await agent.reply(answer)
     assert "ask [EMAIL]" in sent_and_kept(agent)
     assert BOB not in sent_and_kept(agent)

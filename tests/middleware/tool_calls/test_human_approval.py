@@ -16,7 +16,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionContext, PermissionDecision, PermissionMode, PermissionRule
 from agentrt.testing import check_middleware
 from agentrt.types import PermissionBehavior
-from tests.loop.helpers import call, items_of
+from tests.loop.helpers import call, confirmation_of, items_of
 from tests.middleware.question.layers import Asking
 
 EACH_MODE = pytest.mark.parametrize("mode", list(PermissionMode))
@@ -47,13 +47,6 @@ def agent_with(
     )
 
 
-def answer(agent: Agent, confirmed: bool) -> UserConfirmResultEvent:
-    (question,) = [agent.waiting()]
-    assert isinstance(question, RequireUserConfirmEvent)
-    results = [ConfirmResult(confirmed, call) for call in question.tool_calls]
-    return UserConfirmResultEvent(question.reply_id, results)
-
-
 @pytest.fixture
 def log() -> Log:
     return Log()
@@ -68,7 +61,7 @@ async def test_a_matched_call_waits_in_every_mode(mode: PermissionMode, yes: boo
     if mode in (PermissionMode.DONT_ASK, PermissionMode.EXPLORE):  # nobody is asked, or only reading is allowed
         assert agent.waiting() is None
         return
-    await agent.reply(answer(agent, yes))
+    await agent.reply(confirmation_of(agent, confirmed=yes))
     assert log == (["x"] if yes else [])
 
 
@@ -252,7 +245,7 @@ async def test_a_yes_lets_the_call_run_in_another_process(log: Log) -> None:
     state = AgentState.model_validate_json(agent.state.model_dump_json())
     layers = [HumanApprovalMiddleware(["pay"])]
     other = Agent("a", model=ScriptedChatModel(["done"]), toolkit=log.tools(), middlewares=layers, state=state)
-    items = await items_of(other, answer(other, True))
+    items = await items_of(other, confirmation_of(other))
     assert [item.state for item in items if isinstance(item, ToolResultEndEvent)] == ["success"]
     assert log == ["3"]
 
@@ -285,7 +278,7 @@ async def test_rules_hold_in_sub_agents_of_any_depth(mode: PermissionMode, depth
     assert asked.name == "delete_file"
     assert log == []
     boss.state = AgentState.model_validate_json(boss.state.model_dump_json())
-    await boss.reply(UserConfirmResultEvent(question.reply_id, [ConfirmResult(confirmed, asked)]))
+    await boss.reply(confirmation_of(boss, confirmed=confirmed))
     assert boss.waiting() is None
     assert log == (["a"] if confirmed else [])
 

@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase, UserMsg
-from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, call
+from tests.loop.helpers import add, call, confirmation_of
 from tests.middleware.tracing.test_tracing import Spans
 
 
@@ -77,9 +76,7 @@ async def test_spans_of_a_resumed_child_are_under_the_call_again(spans: Spans, s
     spans.ended.clear()
 
     boss = boss.with_state(AgentState.model_validate_json(boss.state.model_dump_json()))
-    question = boss.waiting()
-    answers = [ConfirmResult(True, block) for block in question.tool_calls]
-    await run(boss, UserConfirmResultEvent(question.reply_id, answers), streams)
+    await run(boss, confirmation_of(boss), streams)
     resumed = ["invoke_agent child", ["execute_tool add", "chat scripted"]]
     assert spans.tree() == [["invoke_agent boss", [["execute_tool child", [resumed]], "chat scripted"]]]
     spans.check_all_ended()

@@ -12,10 +12,11 @@ from mcp_types import ElicitResult
 from pydantic import BaseModel
 
 from agentrt import Agent, AgentState
-from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
+from agentrt.event import ExternalExecutionResultEvent
 from agentrt.message import TextBlock, ToolResultBlock, ToolResultState
 from agentrt.tool import MCPToolset
 from agentrt.tool.mcp.elicitation import elicit_result_of
+from tests.loop.helpers import confirmation_of
 from tests.tool.mcp.servers import agent_calling, results_of, toolset, wait_for_line
 
 
@@ -28,8 +29,7 @@ async def fill_in(agent: Agent, text: str, state: Any = "success") -> None:
 
 
 async def confirm(agent: Agent, yes: bool) -> None:
-    waiting = agent.waiting()
-    await agent.reply(UserConfirmResultEvent(waiting.reply_id, [ConfirmResult(yes, waiting.tool_calls[0])]))
+    await agent.reply(confirmation_of(agent, confirmed=yes))
 
 
 async def test_question_parks_the_reply_until_it_is_answered(tmp_path: Path) -> None:
