@@ -1,15 +1,19 @@
 """Applications and their clients: in memory, on both event loops, and on a port of this machine."""
 
+import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import anyio
 import httpx2
 import uvicorn
+import uvicorn.server
 
 from agentrt import Agent, Msg
 from agentrt.event import AgentEvent
@@ -68,12 +72,21 @@ def run_server(app: Any, *, http: Any = "auto", ws: Any = "none") -> Iterator[st
     sock.listen()  # a client that is faster than the thread waits in line
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(PATIENCE)
+    with patch.object(uvicorn.server, "asyncio", _ASYNCIO_OF_UVICORN):
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
+
+
+def _sleep_a_tenth(seconds: float) -> Awaitable[None]:
+    return asyncio.sleep(seconds / 10)
+
+
+# uvicorn looks only every 0.1 seconds whether it is to end, and sleeps as long for its connections to end.
+_ASYNCIO_OF_UVICORN = SimpleNamespace(**{**vars(asyncio), "sleep": _sleep_a_tenth})
 
 
 def open_socket(url: str, request: str) -> socket.socket:
