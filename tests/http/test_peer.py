@@ -1,10 +1,12 @@
 """One HTTP peer: who it says it is, what it refuses, how long it waits, and how it ends."""
 
 import logging
+import ssl
 import traceback
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -268,6 +270,17 @@ async def test_what_reads_a_body_in_the_users_own_client_is_bounded() -> None:
     with pytest.raises(Malformed, match="the server: the answer has more than 67,108,864 bytes"):
         await ask(peer)
     assert recorder.requests[0].headers["user-agent"] == "mine"
+
+
+async def test_certificates_are_loaded_once_for_all_clients(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda _, *files: loaded.append(files[0]))
+    files = [str(tmp_path / name) for name in ("first.pem", "second.pem")]
+    for file in files:  # an environment that changes is obeyed
+        monkeypatch.setenv("SSL_CERT_FILE", file)
+        for _ in range(2):
+            await HTTPPeer("its URL", Credentials("the server")).make_client().aclose()
+    assert loaded == files
 
 
 async def test_a_client_that_cannot_be_made_is_named_by_its_error() -> None:

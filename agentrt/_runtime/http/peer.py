@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import anyio
 from anyio.lowlevel import current_token
 
+from agentrt._runtime.http.certificates import ssl_context
 from agentrt._runtime.http.credentials import Credentials
 from agentrt._runtime.http.limits import CLOSE_SECONDS, MAX_BYTES, CallTimer
 from agentrt._runtime.http.log_filter import keep_headers_out_of_logs
@@ -137,7 +138,7 @@ class HTTPPeer:
         keep_headers_out_of_logs()
         if self._http_client is None:
             limits = httpx2.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_IDLE_CONNECTIONS)
-            http: Any = httpx2.AsyncClient(limits=limits)
+            http: Any = httpx2.AsyncClient(limits=limits, verify=ssl_context())
         else:
             http = self._http_client()
         if http.headers["user-agent"].startswith("python-httpx"):

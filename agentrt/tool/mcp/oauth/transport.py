@@ -1,8 +1,6 @@
 """Requests that carry a token, and those to get one: only to addresses that are allowed, and with bounded answers."""
 
-import ssl
 from collections.abc import Awaitable, Callable
-from functools import cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 import anyio
@@ -10,6 +8,7 @@ import httpx2
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth
 
 from agentrt._runtime.http.body import limit_body
+from agentrt._runtime.http.certificates import ssl_context
 from agentrt._runtime.http.proxy import proxy_for
 from agentrt.tool.mcp.oauth.needed import LoginNeeded
 from agentrt.tool.mcp.oauth.provider import CodeProvider, MachineProvider, RefusedLogin
@@ -123,17 +122,12 @@ async def send_for_login(oauth: OAuth, server_url: str, request: httpx2.Request)
         is_same_origin = (url.scheme, url.host, url.port) == (server.scheme, server.host, server.port)
         if not oauth.allow_private and not is_same_origin:
             request = await _pinned(request)
-        async with httpx2.AsyncHTTPTransport(verify=_ssl_context(), proxy=proxy) as transport:
+        async with httpx2.AsyncHTTPTransport(verify=ssl_context(), proxy=proxy) as transport:
             response = await transport.handle_async_request(request)
             response.request = request
             await _read_whole(response)
             return response
     raise RefusedLogin(f"no answer within {_MAX_LOGIN_SECONDS:g} seconds")
-
-
-@cache
-def _ssl_context() -> ssl.SSLContext:
-    return httpx2.create_ssl_context()  # slow, since it loads all certificates
 
 
 async def _read_whole(response: httpx2.Response) -> None:

@@ -12,6 +12,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CONNECTION_CLOSED
 
+from agentrt._runtime.http.certificates import ssl_context
 from agentrt._runtime.http.credentials import Credentials
 from agentrt._runtime.http.peer import HTTPPeer, summarize_error
 from agentrt._runtime.http.proxy import proxy_for, proxy_question
@@ -132,7 +133,7 @@ class ServerURL:
     def _new_transport(self) -> httpx2.AsyncHTTPTransport:
         # The client itself would choose the proxy only for a transport of its own.
         try:
-            return httpx2.AsyncHTTPTransport(proxy=self._proxy)
+            return httpx2.AsyncHTTPTransport(verify=ssl_context(), proxy=self._proxy)
         except Exception as error:  # noqa: BLE001  # the boundary to the HTTP client
             why = f"{summarize_error(error)}{self.proxy_question}"
         self.refusal = f"no HTTP client can be made for {self._credentials.source}: {why}"
