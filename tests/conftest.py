@@ -171,9 +171,14 @@ def program_runner() -> Iterator[ProgramRunner]:
 
 @pytest.fixture
 def no_garbage_collection() -> Iterator[None]:
-    """For a test that makes syntax trees of all files: to scan their nodes takes longer than to parse."""
+    """For a test that makes syntax trees of all files: to scan their nodes takes longer than to parse.
+
+    They live to the end, and no later test scans them either.
+    """
+    gc.collect()
     gc.disable()
     yield
+    gc.freeze()
     gc.enable()
 
 

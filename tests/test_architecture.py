@@ -7,11 +7,13 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.syntax import nodes_of
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted([*ROOT.glob("agentrt/**/*.py"), *ROOT.glob("middleware/**/*.py")])
@@ -67,17 +69,12 @@ PRIVATE_OF_PYTHON = {
 }
 """What a new version of Python may take away, and what breaks then."""
 
-Find = Callable[[ast.AST], Iterator[ast.AST]]
+Find = Callable[[Sequence[ast.AST]], Iterator[ast.AST]]
+"""Finds what a rule refuses among the nodes of a file."""
 
 
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache  # each rule looks at all of them
-def nodes_of(tree: ast.AST) -> list[ast.AST]:
-    return list(ast.walk(tree))
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def find_places(find: Find, *exempt: Path) -> list[str]:
@@ -86,12 +83,12 @@ def find_places(find: Find, *exempt: Path) -> list[str]:
         f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
         for path in SOURCES
         if not any(path == place or place in path.parents for place in exempt)
-        for node in find(tree_of(path))
+        for node in find(nodes_of(text_of(path)))
     ]
 
 
 def count_in(find: Find, source: str) -> int:
-    return len(list(find(ast.parse(source))))
+    return len(list(find(nodes_of(source))))
 
 
 def name_of(node: ast.AST) -> str:
@@ -102,8 +99,8 @@ def name_of(node: ast.AST) -> str:
 
 
 def uses_of(refused: set[str]) -> Find:
-    def find(tree: ast.AST) -> Iterator[ast.AST]:
-        for node in nodes_of(tree):
+    def find(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+        for node in nodes:
             imported = isinstance(node, ast.ImportFrom) and any(alias.name in refused for alias in node.names)
             if imported or (name_of(node) in refused and not isinstance(node, ast.Call)):
                 yield node
@@ -111,17 +108,17 @@ def uses_of(refused: set[str]) -> Find:
     return find
 
 
-def metaclasses(tree: ast.AST) -> Iterator[ast.AST]:
-    for node in nodes_of(tree):
+def metaclasses(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    for node in nodes:
         if isinstance(node, ast.ClassDef) and (
             any(keyword.arg == "metaclass" for keyword in node.keywords) or "type" in map(name_of, node.bases)
         ):
             yield node
 
 
-def prints(tree: ast.AST) -> Iterator[ast.AST]:
+def prints(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
     # An agent's own `self.print(...)` shows a message, through a chain.
-    calls = (node for node in nodes_of(tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes if isinstance(node, ast.Call))
     return (call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print")
 
 
@@ -133,8 +130,8 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
             yield from own_nodes(child)
 
 
-def yields_under_a_scope(tree: ast.AST) -> Iterator[ast.AST]:
-    for function in nodes_of(tree):
+def yields_under_a_scope(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    for function in nodes:
         # A lifespan runs in a task of its own, so that it may hold a task group.
         if isinstance(function, ast.AsyncFunctionDef) and function.name != "lifespan":
             for node in own_nodes(function):
@@ -146,16 +143,16 @@ def _opens_a_scope(node: ast.With | ast.AsyncWith) -> bool:
     return any(name_of(item.context_expr) in SCOPES for item in node.items)
 
 
-def next_handlers(tree: ast.AST) -> Iterator[ast.AST]:
-    for node in nodes_of(tree):
+def next_handlers(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    for node in nodes:
         name = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ""
         if name.lower().replace("_", "") == "nexthandler":
             yield node
 
 
-def loops_through_hooks(tree: ast.AST) -> Iterator[ast.AST]:
+def loops_through_hooks(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
     """Find loops over something called `middlewares` that await, or that reach for a hook."""
-    for node in nodes_of(tree):
+    for node in nodes:
         if isinstance(node, ast.For | ast.AsyncFor):
             iterated, bodies = [node.iter], node.body
         elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
@@ -235,7 +232,7 @@ def rooms_in(folder: str) -> set[str]:
 def test_private_parts_of_python_are_few_and_explained(no_garbage_collection: None) -> None:
     used = set[str]()
     for path in SOURCES:
-        for node in nodes_of(tree_of(path)):
+        for node in nodes_of(text_of(path)):
             module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
             if module is not None and module.partition(".")[0] in sys.stdlib_module_names:
                 used |= {f"{module}.{alias.name}" for alias in node.names if re.match("_[^_]", alias.name)}

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from agentrt import Agent
 from agentrt.testing import ScriptedChatModel
+from tests.syntax import nodes_in, nodes_of, tree_of
 
 __all__ = ["MEASURES", "ROOT", "Figure", "Source", "shipped_sources", "sources_in"]
 
@@ -56,9 +57,9 @@ class Source:
     def text(self) -> str:
         return self.path.read_text(encoding="utf-8")
 
-    @cached_property
+    @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        return tree_of(self.text)
 
     @property
     def room(self) -> str:
@@ -70,9 +71,9 @@ class Source:
         names = rest[: 2 if rest[:1] == [INTERNALS] else 1]
         return ".".join([package, *names]) if package == "agentrt" else package
 
-    @cached_property
+    @property
     def nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree))
+        return nodes_of(self.text)
 
     @cached_property
     def functions(self) -> list[Function]:
@@ -154,7 +155,7 @@ def highest_complexity(sources: Sequence[Source]) -> Figure:
 
 def _complexity(function: Function) -> int:
     ways = 1
-    for node in ast.walk(function):
+    for node in nodes_in(function):
         if isinstance(node, BRANCHES):
             ways += 1
         elif isinstance(node, ast.BoolOp):
@@ -296,7 +297,7 @@ def _changing_names(source: Source) -> set[str]:
     if not top_level & {_changed_name(node) for node in source.nodes}:
         return names  # as in most files
     for function in source.functions:
-        nodes = list(ast.walk(function))
+        nodes = nodes_in(function)
         local = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         names |= {_changed_name(node) for node in nodes} & (top_level - local)
     return names

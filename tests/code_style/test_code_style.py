@@ -191,8 +191,6 @@ def test_a_refused_word_is_found_in_names_and_sentences(tmp_path: Path, monkeypa
 
 
 def test_a_test_name_that_is_too_long_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad = tmp_path / "test_bad.py"
-    bad.write_text(f"def test_{'x' * 56}():\n    pass\n", encoding="utf-8")
+    write(tmp_path, "tests/test_bad.py", f"def test_{'x' * 56}():\n    pass\n")
     monkeypatch.setattr(words, "ROOT", tmp_path)
-    monkeypatch.setattr(words, "TESTS", [bad])
-    assert len(words.problems([bad])) == 1
+    assert len(words.problems([tmp_path / "tests/test_bad.py"])) == 1

@@ -11,6 +11,8 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tests.syntax import nodes_of
+
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted([*ROOT.glob("agentrt/**/*.py"), *ROOT.glob("middleware/**/*.py")])
 PROGRAMS = sorted(
@@ -65,11 +67,11 @@ def names(path: Path) -> Iterator[tuple[int, str, str]]:
     if path.stem.strip("_") in BARE_WORDS:
         yield 1, path.stem, "a file is a noun of the field"
     text = path.read_text(encoding="utf-8")
-    if path in TESTS:
+    if _is_test(path):
         for match in LONG_TEST_NAME.finditer(text):
             yield text.count("\n", 0, match.start(1)) + 1, match[1], f"a claim has at most {MAX_TEST_NAME} characters"
         return
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             if node.name.strip("_") in BARE_WORDS - PUBLIC_FUNCTIONS and not _is_property(node):
                 yield node.lineno, node.name, "a function is a verb in the imperative or the thing it returns"
@@ -94,6 +96,10 @@ def sentences(path: Path) -> Iterator[tuple[int, str, str]]:
                 yield line + text.count("\n", 0, match.start()), match[0], remedy
 
 
+def _is_test(path: Path) -> bool:
+    return ROOT / "tests" in path.parents
+
+
 def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list)
 
@@ -108,7 +114,7 @@ def problems(paths: Iterable[Path]) -> list[str]:
     """Return "file:line: words: remedy" for everything to be mended."""
     found = []
     for path in paths:
-        checks = [sentences] if path.suffix == ".md" else [names] if path in TESTS else [names, sentences]
+        checks = [sentences] if path.suffix == ".md" else [names] if _is_test(path) else [names, sentences]
         for check in checks:
             found += [f"{path.relative_to(ROOT)}:{line}: {words}: {why}" for line, words, why in check(path)]
     return found
