@@ -12,7 +12,8 @@ from agentrt import Agent, Msg
 from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
-from agentrt.runner import Runner
+from agentrt.runner import Runner, execution
+from agentrt.runner import runner as runner_module
 from agentrt.state import FileStateStore, InMemoryStateStore, SQLiteStore
 from agentrt.tool import FunctionTool
 
@@ -83,6 +84,13 @@ async def work(runner: Runner) -> AsyncIterator[Runner]:
         group.start_soon(runner.work)
         yield runner
         await runner.drain()
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look for what another process did, and ask a store again that was away, five times as often as users need."""
+    monkeypatch.setattr(runner_module, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(execution, "_FIRST_DELAY", 0.02)
 
 
 @pytest.fixture(params=["memory", "file", "sqlite"])
