@@ -1,4 +1,4 @@
-"""Programs that the tests run as processes of their own: `python children.py NAME DIRECTORY ARGUMENT`."""
+"""Programs that the tests run as processes of their own: as `python children.py DIRECTORY TIMES` it kills savers."""
 
 import os
 import random
@@ -149,8 +149,4 @@ async def again_after_conflicts(work: Callable[[], Awaitable[None]]) -> None:
 
 
 if __name__ == "__main__":
-    program, *arguments = sys.argv[1:]
-    if program == "kill":
-        kill(*arguments)
-    else:
-        anyio.run(increment, *arguments)
+    kill(*sys.argv[1:])

@@ -60,32 +60,22 @@ class Gate:
         assert await anyio.to_thread.run_sync(self.reached.wait, 60)
 
 
-def run_child(*arguments: object) -> subprocess.Popen[str]:
-    root = str(CHILDREN.parents[2])
-    return subprocess.Popen(
-        [sys.executable, CHILDREN, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": root},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 @pytest.mark.parametrize("times", [3, pytest.param(500, marks=pytest.mark.slow)])
-def test_process_killed_in_a_save_leaves_the_old_or_new_state(tmp_path, times):
-    out, err = run_child("kill", tmp_path, times).communicate()
-    assert out.startswith(f"whole after {times} kills"), err
-    assert "in a line" in out
-    assert "in a new file" in out
+def test_process_killed_in_a_save_leaves_the_old_or_new_state(tmp_path, times, program_runner):
+    done = program_runner.run(CHILDREN, str(tmp_path), str(times))
+    assert done.stdout.startswith(f"whole after {times} kills"), done.stderr
+    assert "in a line" in done.stdout
+    assert "in a new file" in done.stdout
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize("times", [10, pytest.param(50, marks=pytest.mark.slow)])
-async def test_four_processes_that_add_to_one_number_lose_nothing(tmp_path, times, anyio_backend):
-    children = [run_child("increment", tmp_path, times) for _ in range(4)]
-    for child in children:
-        _, err = child.communicate()
-        assert child.returncode == 0, err
+async def test_four_processes_that_add_to_one_number_lose_nothing(tmp_path, times, anyio_backend, program_runner):
+    errors = tmp_path / "errors"
+    program = "import sys, anyio; from tests.state.children import increment; anyio.run(increment, *sys.argv[1:])"
+    children = [program_runner.start(program, str(tmp_path), str(times), errors=errors) for _ in range(4)]
+    exit_codes = [child.wait() for child in children]
+    assert exit_codes == [0] * 4, errors.read_text()
     assert (await FileStateStore(tmp_path).load("s")).summary == str(4 * times)
 
 

@@ -25,6 +25,13 @@ from agentrt.state.state import state_to_json
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="speaks of locks and modes as POSIX has them")
 
 
+@pytest.fixture(autouse=True)
+def disk_needs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the many saves of these tests the wait for the disk, which only a machine that fails would show."""
+    monkeypatch.setattr(os, "fsync", os.fstat)
+    monkeypatch.setattr(os, "fdatasync", os.fstat, raising=False)
+
+
 def path_of(directory: Path) -> Path:
     return directory / f"{sha256(b's').hexdigest()}.state"
 

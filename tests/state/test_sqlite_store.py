@@ -272,11 +272,12 @@ async def test_saves_of_two_stores_never_overwrite_each_other(path):
         assert (await one.load("s")).summary == "40"
 
 
-def test_first_use_by_several_processes_makes_one_schema(path):
+def test_first_use_by_several_processes_makes_one_schema(path, program_runner, tmp_path):
     program = "import sys, anyio; from agentrt.state import *; anyio.run(SQLiteStore(sys.argv[1]).migrate)"
-    command = [sys.executable, "-c", program, str(path)]
-    children = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
-    assert [child.communicate()[1] for child in children] == [b""] * 3
+    errors = tmp_path / "errors"
+    children = [program_runner.start(program, str(path), errors=errors) for _ in range(3)]
+    assert [child.wait() for child in children] == [0] * 3, errors.read_text()
+    assert errors.read_text() == ""
     assert run_sql(path, "SELECT count(*) FROM sessions") == [(0,)]
 
 
