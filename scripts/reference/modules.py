@@ -144,7 +144,9 @@ def _docstrings_of_values() -> dict[str, str]:
     """Return what the sources say, in a string right below, of constants and names for types."""
     docstrings = {}
     for path in Path(agentrt.__path__[0]).rglob("*.py"):
-        for node, following in pairwise(ast.parse(path.read_text(encoding="utf-8")).body):
+        text = path.read_text(encoding="utf-8")
+        # Most files have no such string, and to parse them all takes a second.
+        for node, following in pairwise(ast.parse(text).body if re.search(r'\n"""[^\n]', text) else ()):
             if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(following, ast.Expr):
                 target = node.targets[0] if isinstance(node, ast.Assign) else node.target
                 if isinstance(following.value, ast.Constant) and isinstance(following.value.value, str):
