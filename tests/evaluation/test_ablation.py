@@ -65,6 +65,21 @@ def rows_of(report: Report) -> dict[str, LayerWorth]:
     return {worth.layer: worth for worth in report.ablation}
 
 
+class Needy(MiddlewareBase):
+    requires = (Facts,)
+
+
+async def test_a_layer_that_another_requires_has_an_error_row() -> None:
+    dataset = Dataset("d", [Case("One"), Case("Two")])
+    report = await evaluate(answering("Yes.", layers=[Needy(), Facts()]), dataset, ablate=True)
+    rows = rows_of(report)
+    assert "requires Facts" in str(rows["Facts"].error)
+    assert rows["Needy"].error is None
+    assert report.quality == 1.0
+    assert "requires Facts" in str(report)
+    assert "requires Facts" in report.to_html()
+
+
 async def test_four_planted_worths_are_found_in_400_trials() -> None:
     finished = []
     report = await evaluate(
@@ -89,21 +104,6 @@ async def test_four_planted_worths_are_found_in_400_trials() -> None:
     assert (polite.quality, polite.change, polite.p, polite.interval) == (1.0, 0.0, 1.0, (0.0, 0.0))
     assert polite.cost_share > 0.6 > facts.cost_share > 0
     assert "without Facts: 0.600, worth +0.400" in str(report)
-
-
-class Needy(MiddlewareBase):
-    requires = (Facts,)
-
-
-async def test_a_layer_that_another_requires_has_an_error_row() -> None:
-    dataset = Dataset("d", [Case("One"), Case("Two")])
-    report = await evaluate(answering("Yes.", layers=[Needy(), Facts()]), dataset, ablate=True)
-    rows = rows_of(report)
-    assert "requires Facts" in str(rows["Facts"].error)
-    assert rows["Needy"].error is None
-    assert report.quality == 1.0
-    assert "requires Facts" in str(report)
-    assert "requires Facts" in report.to_html()
 
 
 async def test_layers_are_chosen_by_class_and_key() -> None:
