@@ -1,8 +1,5 @@
 """Warnings of the MCP SDK, which are not ours."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import pytest
 
 # It may leave the generators of a stream to the garbage collector, where trio warns of them and closes them.
@@ -12,8 +9,6 @@ _OF_THE_SDK = (
 )
 
 
-def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            for warning in _OF_THE_SDK:
-                item.add_marker(pytest.mark.filterwarnings(warning))
+def pytest_itemcollected(item: pytest.Item) -> None:  # called for the items of this folder
+    for warning in _OF_THE_SDK:
+        item.add_marker(pytest.mark.filterwarnings(warning))
