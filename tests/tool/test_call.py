@@ -637,7 +637,7 @@ async def test_the_tool_is_closed_before_its_result_is_given() -> None:
     [(False, "failed:\n"), (True, "was stopped after 0.01 seconds")],
     ids=["fails", "hangs"],
 )
-async def test_a_clean_up_that_fails_or_hangs_is_logged_and_nothing_else(
+async def test_a_clean_up_that_fails_or_hangs_is_only_logged(
     hangs: bool, message: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if hangs:
