@@ -76,62 +76,48 @@ class ReplyQueue(Protocol):
         Raises `InvalidInputError` where that key was given with another input, `QueueFull` where there is no room, and
         `ResumeError` for an answer that contradicts one which is not taken in yet: the state does not know that one.
         """
-        ...
 
     async def begin(self, claimed: ClaimedRequest) -> None:
         """Note that a request with `SUSPECT_DEATHS` is run now: until then, no further death is counted."""
-        ...
 
     async def note_saved(self, claimed: ClaimedRequest) -> None:
         """Note that the session of the request was saved: it is not created again if it is deleted from now on."""
-        ...
 
     async def finish(self, claimed: ClaimedRequest, result: Result) -> None:
         """Record the outcome of the request; held-back ones of its session may run."""
-        ...
 
     async def give_back(self, claimed: ClaimedRequest) -> bool:
         """Leave the request to another worker; returns whether this one still had it."""
-        ...
 
     async def hold(self, claimed: ClaimedRequest) -> None:
         """Give the request back until another one of its session is done, such as the answer that this waits for."""
-        ...
 
     async def standing(self, session_id: str, reply_id: str) -> Standing | None:
         """Return what is known of the reply, `None` for nothing."""
-        ...
 
     async def find_sessions(self, reply_id: str, owner: str | None, limit: int) -> list[str]:
         """Return the sessions that have a reply of that id, those of the latest requests first.
 
         With an owner, they are that owner's, or it is not known whose they are.
         """
-        ...
 
     async def find_replies(self, session_id: str) -> list[str]:
         """Return the replies of the session that are still to run."""
-        ...
 
     async def pending_answers(self, session_id: str, reply_id: str) -> list[Request]:
         """Return the answers to the reply that are not taken in yet."""
-        ...
 
     async def interrupt(self, session_id: str, reply_id: str) -> bool:
         """Remove the reply if it has not started, else tell its worker to end it; returns whether it is queued."""
-        ...
 
     async def forget(self, session_id: str) -> None:
         """Remove the replies of the session that are over."""
-        ...
 
     async def last_tick(self, name: str) -> int | None:
         """Return when the schedule was last followed, in nanoseconds."""
-        ...
 
     async def note_tick(self, name: str, ticked_at: int) -> None:
         """Note that the schedule was followed."""
-        ...
 
 
 def queue_full(full: tuple[FullScope, str], finished: int) -> QueueFull:

@@ -27,11 +27,9 @@ class StateStore(Protocol):
 
         Raises `SessionConflict` if another state is saved by now: of two writers, the second gets the error.
         """
-        ...
 
     async def load(self, session_id: str) -> AgentState | None:
         """Return the saved state of the session or `None`."""
-        ...
 
 
 class SessionStore(StateStore, Protocol):
@@ -52,18 +50,15 @@ class SessionStore(StateStore, Protocol):
         `SessionConflict` if another state is saved by now, `SessionUnserializable` for values that JSON cannot hold, or
         that could not be loaded again, and `SessionIOError` also for a save of more than ten seconds.
         """
-        ...
 
     async def delete(self, session_id: str) -> None:
         """Delete the session, if it exists. A state that was based on it can no longer be saved."""
-        ...
 
     async def describe(self, session_id: str) -> SessionInfo | None:
         """Return the info of the session or `None`; reads no other session.
 
         A damaged session may raise `SessionCorrupt`; `list` skips it.
         """
-        ...
 
     async def list(
         self, *, labels: Mapping[str, str] | None = None, prefix: str = "", limit: int = 100, cursor: str | None = None
@@ -73,7 +68,6 @@ class SessionStore(StateStore, Protocol):
         They have all of these `labels`, and ids that begin with `prefix`. The `cursor` of a page requests the next one.
         A session that exists throughout is on exactly one page, whatever is saved and deleted meanwhile.
         """
-        ...
 
     async def fork(self, session_id: str, new_id: str, *, messages: int | None = None) -> AgentState:
         """Copy the first `messages` of the finished messages, or all, into a new session, and return its state.
@@ -81,7 +75,6 @@ class SessionStore(StateStore, Protocol):
         The fork has no reply in progress, and shares nothing with the session that it comes from. Raises
         `SessionConflict` if `new_id` is already saved, `UsageError` if `session_id` is not.
         """
-        ...
 
     async def expire(self) -> int:
         """Delete the data of sessions not saved within the store's `ttl`; returns how many there were.
@@ -89,21 +82,17 @@ class SessionStore(StateStore, Protocol):
         `load`, `list` and `save` ignore them even before. Sessions with the label `EPHEMERAL` are deleted an hour
         after their last save.
         """
-        ...
 
     async def migrate(self) -> None:
         """Migrate the store's database now, not at the first operation."""
-        ...
 
     async def __aenter__(self) -> Self:
         """Return the store itself."""
-        ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close files and connections; the next operation opens them again."""
-        ...
 
 
 class SessionStoreBase:

@@ -64,7 +64,6 @@ class _Layer(Protocol):
 
     def over(self, below: ToolTable) -> ToolTable:
         """Return the tools of this layer and of those below: the same object until something changes."""
-        ...
 
 
 class _Derivation:

@@ -130,23 +130,18 @@ class TaskHost(Protocol):
 
     async def start(self, task: TaskRecord, state: AgentState) -> None:
         """Store the conversation of a task, to be run by any worker; done again, it changes nothing."""
-        ...
 
     async def state_of(self, task: TaskRecord) -> Literal["running", "waiting", "over"] | None:
         """Say how a task stands; `None` for one that was never started."""
-        ...
 
     async def describe(self) -> str:
         """Return the tasks of the conversation, one on each line."""
-        ...
 
     async def read(self, task_id: str) -> str:
         """Return how a task stands, and its result where it has one."""
-        ...
 
     async def stop(self, task_id: str) -> bool:
         """End a task; returns whether there was one to end."""
-        ...
 
 
 class Conversation:

@@ -62,7 +62,6 @@ class CodeSandbox(Protocol):
         a JSON value for each, or a `ToolError` to raise in the program. Any exception that it raises ends the program
         and leaves `run` unchanged, as a cancellation does.
         """
-        ...
 
 
 def limit_error(reached: str, option: str) -> str:
