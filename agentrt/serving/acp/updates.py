@@ -1,7 +1,6 @@
 """The events of a reply, and saved messages, as the updates that an editor shows."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from posixpath import join
 from typing import Any
 
@@ -31,22 +30,17 @@ from agentrt.event import (
     AgentEvent,
     BlocksWithdrawnEvent,
     CustomEvent,
-    DataBlockDeltaEvent,
     DataBlockEndEvent,
     ModelCallEndEvent,
     ModelCallRetryEvent,
     TextBlockDeltaEvent,
     ThinkingBlockDeltaEvent,
-    ToolCallDeltaEvent,
     ToolCallEndEvent,
     ToolCallStartEvent,
-    ToolResultDataDeltaEvent,
     ToolResultEndEvent,
     ToolResultStartEvent,
-    ToolResultTextDeltaEvent,
 )
 from agentrt.message import (
-    Base64Source,
     ContentBlock,
     DataBlock,
     Msg,
@@ -57,6 +51,7 @@ from agentrt.message import (
     ToolResultState,
     URLSource,
 )
+from agentrt.serving.reply_blocks import ReplyBlocks
 from agentrt.tool.arguments import parse_arguments
 
 _Update = (
@@ -78,16 +73,6 @@ _CALL_STATES: Mapping[ToolResultState, Any] = {
 }
 
 
-@dataclass(slots=True)
-class _EditorCall:
-    """The state of a call as the editor knows it."""
-
-    name: str
-    input: str = ""
-    text: str = ""
-    data: dict[str, DataBlock] = field(default_factory=dict)
-
-
 class ReplyUpdates:
     """Translates the events of one reply; `folder` is the one that paths of the workspace are relative to.
 
@@ -98,19 +83,14 @@ class ReplyUpdates:
         self._agent = agent
         self._folder = folder
         self.reply_id: str | None = None
-        self._calls: dict[str, _EditorCall] = {}
-        self._data: dict[str, DataBlock] = {}
+        self._blocks = ReplyBlocks()
         self._translations: dict[type, Callable[[Any], Iterator[_Update]]] = {
             TextBlockDeltaEvent: self._text,
             ThinkingBlockDeltaEvent: self._thought,
-            DataBlockDeltaEvent: self._collect_data,
             DataBlockEndEvent: self._show_data,
             ToolCallStartEvent: self._open_call,
-            ToolCallDeltaEvent: self._extend_call,
             ToolCallEndEvent: self._complete_call,
             ToolResultStartEvent: self._begin_result,
-            ToolResultTextDeltaEvent: self._extend_result,
-            ToolResultDataDeltaEvent: self._collect_result_data,
             ToolResultEndEvent: self._end_result,
             ModelCallEndEvent: self._usage,
             ModelCallRetryEvent: self._withdraw,
@@ -125,6 +105,7 @@ class ReplyUpdates:
             return  # of a sub-agent, whose answer is the result of a call of this reply
         if getattr(event, "tool_call_id", "").startswith(HIDDEN_CALL):
             return  # of a layer, and no model sees it either
+        self._blocks.read(event)
         translation = self._translations.get(event.__class__)
         if translation is not None:
             yield from translation(event)
@@ -135,57 +116,30 @@ class ReplyUpdates:
     def _thought(self, event: ThinkingBlockDeltaEvent) -> Iterator[_Update]:
         yield _thought(event.delta)
 
-    def _collect_data(self, event: DataBlockDeltaEvent) -> Iterator[_Update]:
-        _collect(self._data, event)
-        return iter(())
-
     def _show_data(self, event: DataBlockEndEvent) -> Iterator[_Update]:
-        block = self._data.pop(event.block_id, None)
+        block = self._blocks.find(event.block_id, DataBlock)
         if block is not None:
             yield _chunk(_content_block(block))
 
     def _open_call(self, event: ToolCallStartEvent) -> Iterator[_Update]:
-        self._calls[event.tool_call_id] = _EditorCall(event.tool_call_name)
         yield _call_start(ToolCallBlock(event.tool_call_id, event.tool_call_name), "pending")
 
-    def _extend_call(self, event: ToolCallDeltaEvent) -> Iterator[_Update]:
-        self._call(event).input += event.delta
-        return iter(())
-
     def _complete_call(self, event: ToolCallEndEvent) -> Iterator[_Update]:
-        call = self._call(event)
-        block = ToolCallBlock(event.tool_call_id, call.name, call.input)
-        yield _progress(event.tool_call_id, title=call_title(block), raw_input=raw_input(block))
+        call = self._blocks.find(event.tool_call_id, ToolCallBlock)
+        if call is not None:  # it may have been told to an earlier prompt
+            yield _progress(call.id, title=call_title(call), raw_input=raw_input(call))
 
     def _begin_result(self, event: ToolResultStartEvent) -> Iterator[_Update]:
         yield _progress(event.tool_call_id, status="in_progress")
 
-    def _extend_result(self, event: ToolResultTextDeltaEvent) -> Iterator[_Update]:
-        self._call(event).text += event.delta
-        return iter(())
-
-    def _collect_result_data(self, event: ToolResultDataDeltaEvent) -> Iterator[_Update]:
-        _collect(self._call(event).data, event)
-        return iter(())
-
     def _end_result(self, event: ToolResultEndEvent) -> Iterator[_Update]:
-        call = self._call(event)
-        output: Any = [TextBlock(call.text), *call.data.values()] if call.text or call.data else ""
-        saved = self._saved_result(event.tool_call_id)
-        block = ToolResultBlock(
-            event.tool_call_id,
-            call.name,
-            output if event.output is None else event.output,
-            event.state,
-            {} if saved is None else saved.metadata,
-        )
-        yield _call_result(block, self._folder)
-        self._calls.pop(event.tool_call_id, None)
+        result = self._blocks.find(event.tool_call_id, ToolResultBlock)
+        assert result is not None  # made by this event at the latest
+        yield _call_result(result, self._folder)
 
     def _withdraw(self, event: ModelCallRetryEvent | BlocksWithdrawnEvent) -> Iterator[_Update]:
-        withdrawn = [block_id for block_id in event.block_ids if block_id in self._calls]
+        withdrawn = [block_id for block_id in event.block_ids if self._blocks.find(block_id, ToolCallBlock)]
         for call_id in withdrawn:
-            del self._calls[call_id]
             yield _progress(call_id, status="failed", content=[call_content("withdrawn")])
         if len(withdrawn) < len(event.block_ids):
             yield message_chunk(_STARTS_OVER)
@@ -203,15 +157,6 @@ class ReplyUpdates:
                 if status is not None:  # an abandoned one has no place in the protocol
                     entries.append(PlanEntry(content=item.get("name", ""), priority="medium", status=status))
             yield AgentPlanUpdate(session_update="plan", entries=entries)
-
-    def _call(self, event: Any) -> _EditorCall:
-        # A resumed reply has calls from before.
-        return self._calls.setdefault(event.tool_call_id, _EditorCall(event.tool_call_name))
-
-    def _saved_result(self, call_id: str) -> ToolResultBlock | None:
-        context = self._agent.state.reply_context
-        blocks = [] if context is None else context.blocks
-        return next((b for b in reversed(blocks) if isinstance(b, ToolResultBlock) and b.id == call_id), None)
 
 
 def saved_updates(message: Msg, folder: str) -> Iterator[_Update]:
@@ -243,16 +188,6 @@ def raw_input(call: ToolCallBlock) -> Any:
         return parse_arguments(call.input)
     except ToolError:
         return call.input
-
-
-def _collect(known: dict[str, DataBlock], event: DataBlockDeltaEvent | ToolResultDataDeltaEvent) -> None:
-    block = known.get(event.block_id)
-    if event.url is not None:
-        known[event.block_id] = DataBlock(URLSource(event.url, event.media_type))
-    elif block is not None and isinstance(block.source, Base64Source):
-        block.source.data += event.data or ""
-    else:
-        known[event.block_id] = DataBlock(Base64Source(event.data or "", event.media_type))
 
 
 def _content_block(block: ContentBlock) -> Any:

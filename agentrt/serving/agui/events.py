@@ -1,8 +1,6 @@
 """The events of a reply as the events of a run of AG-UI."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from agentrt import Msg
@@ -29,7 +27,6 @@ from agentrt.event import (
     ToolCallEndEvent,
     ToolCallStartEvent,
     ToolResultEndEvent,
-    ToolResultStartEvent,
 )
 from agentrt.message import (
     CALL_EVENTS,
@@ -43,6 +40,7 @@ from agentrt.message import (
 )
 from agentrt.serving.agui.input import approval_id
 from agentrt.serving.agui.typed_state import TypedState
+from agentrt.serving.reply_blocks import ReplyBlocks
 from agentrt.serving.sse import public_error
 from agentrt.types import ChatUsage
 
@@ -92,7 +90,7 @@ class RunTranslator:
         # The open parts, by their ids: the type of the event that ends each.
         self._open: dict[str, str] = {}
         # The calls that tools make: no message of the reply has them.
-        self._inner = Msg(agent_name, [], "assistant", id=reply_id)
+        self._inner = ReplyBlocks()
         # The message that further calls of this round belong to.
         self._parent: str | None = None
         # Calls of this run without a result: only these may be named as pending.
@@ -134,26 +132,13 @@ class RunTranslator:
             return  # of a layer, and no model sees it either
         self._message.append_event(event)
         if event.__class__ in CALL_EVENTS and "/" in getattr(event, "tool_call_id", ""):
-            self._take_inner(event)
+            self._inner.read(event)
         translation = self._translations.get(event.__class__)
         if translation is not None:
             yield from translation(event)
         changed = self._state.read(event)
         if changed is not None:
             yield changed
-
-    def _take_inner(self, event: Any) -> None:
-        """Apply an event of a call that a tool makes, under an id that a message takes."""
-        call_id = _inner_id(event.tool_call_id)
-        begun = {(block.type, block.id) for block in self._inner.get_content_blocks()}
-        if not isinstance(event, (ToolCallStartEvent, ToolCallDeltaEvent)):
-            # An earlier run had the start of the call, and perhaps that of its result.
-            if ("tool_call", call_id) not in begun:
-                self._inner.append_event(ToolCallStartEvent(self._reply_id, call_id, event.tool_call_name))
-            if ("tool_result", call_id) not in begun and not isinstance(event, ToolResultStartEvent):
-                self._inner.append_event(ToolResultStartEvent(self._reply_id, call_id, event.tool_call_name))
-        with suppress(ValueError):  # a layer has made up events that do not fit together
-            self._inner.append_event(replace(event, tool_call_id=call_id))
 
     def end(self, status: str) -> Iterator[_RunEvent]:
         """End a run whose reply ended before it could be followed."""
@@ -231,13 +216,12 @@ class RunTranslator:
 
     def _result(self, event: ToolResultEndEvent) -> Iterator[_RunEvent]:
         self._started_calls.discard(event.tool_call_id)
-        # The message has it whole; what came in pieces may have been replaced at the end.
+        # The block has it whole; what came in pieces may have been replaced at the end.
         call_id = event.tool_call_id
-        message, block_id = (self._inner, _inner_id(call_id)) if "/" in call_id else (self._message, call_id)
-        for block in message.get_content_blocks("tool_result"):
-            if block.id == block_id:
-                fields = {**_result_fields(block), "toolCallId": call_id}
-                yield {"type": "TOOL_CALL_RESULT", "messageId": self._result_id(call_id), **fields}
+        inner = self._inner.find(call_id, ToolResultBlock)
+        for block in self._message.get_content_blocks("tool_result") if inner is None else [inner]:
+            if block.id == call_id:
+                yield {"type": "TOOL_CALL_RESULT", "messageId": self._result_id(call_id), **_result_fields(block)}
 
     def _begin_round(self, _: ModelCallStartEvent) -> Iterator[_RunEvent]:
         self._parent = None
@@ -367,11 +351,6 @@ class RunTranslator:
 
     def _result_id(self, call_id: str) -> str:
         return f"{self._reply_id}-result-{call_id}"
-
-
-def _inner_id(path: str) -> str:
-    """Return an id under which a message takes the events of a call that a tool makes."""
-    return path.replace("/", ":")
 
 
 def _result_fields(block: ToolResultBlock) -> _RunEvent:

@@ -1,6 +1,7 @@
 """An agent in an editor, by the SDK's own client in memory."""
 
 import re
+from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from acp.schema import (
 
 from agentrt import Agent
 from agentrt.errors import ConfigError, ModelError
+from agentrt.event import DataBlockDeltaEvent, DataBlockEndEvent, DataBlockStartEvent
 from agentrt.message import DataBlock, Msg, ThinkingBlock, ToolCallBlock, ToolResultState
 from agentrt.middleware import HumanApprovalMiddleware, PlanNotebook
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.serving import EditorCommand, acp_agent
+from agentrt.serving.acp.updates import ReplyUpdates
 from agentrt.state import AgentState, InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import ToolResponse
@@ -47,6 +50,18 @@ async def pay(amount: int) -> str:
 @pytest.fixture
 def editor() -> Editor:
     return Editor()
+
+
+async def test_an_image_in_pieces_is_shown_whole(anyio_backend: str) -> None:
+    pieces = [b64encode(piece).decode() for piece in (b"im", b"a", b"ge")]
+    deltas = [DataBlockDeltaEvent("r", "b", "image/png", piece) for piece in pieces]
+    events = [DataBlockStartEvent("r", "b", "image/png"), *deltas, DataBlockEndEvent("r", "b")]
+    updates = ReplyUpdates(Agent("helper", "", ScriptedChatModel([])), "/work")
+
+    [update] = [update for event in events for update in updates.translate(event)]
+
+    assert isinstance(update.content, ImageContentBlock)
+    assert b64decode(update.content.data) == b"image"
 
 
 async def test_an_answer_is_streamed(anyio_backend: str, editor: Editor) -> None:
