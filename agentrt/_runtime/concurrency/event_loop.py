@@ -8,7 +8,8 @@ from contextvars import copy_context
 from functools import cache
 from typing import Any, Protocol
 
-import anyio
+import anyio.lowlevel
+from anyio.abc import AsyncBackend
 
 RESPONSES_PER_CHECKPOINT = 256
 """After this many responses of a stream its reader lets the event loop do its other work."""
@@ -53,19 +54,20 @@ def new_event() -> Event:
 def new_cancel_scope(deadline: float) -> Any:
     """Return a cancel scope for a task of the running event loop; one of anyio where asyncio runs."""
     trio = running_trio()
-    scope_class = _asyncio_scope_class() if trio is None else trio.CancelScope
-    return scope_class(deadline=deadline)
+    make: Callable[..., Any] = _asyncio_backend().create_cancel_scope if trio is None else trio.CancelScope
+    return make(deadline=deadline)
 
 
 @cache
-def _asyncio_scope_class() -> type:
-    return type(anyio.CancelScope())
+def _asyncio_backend() -> type[AsyncBackend]:
+    return anyio.lowlevel.current_token().backend_class
 
 
 def current_deadline() -> float:
     """Return the nearest deadline of the scopes that the current task is in."""
     trio = running_trio()
-    deadline: float = anyio.current_effective_deadline() if trio is None else trio.current_effective_deadline()
+    backend: Any = _asyncio_backend() if trio is None else trio
+    deadline: float = backend.current_effective_deadline()
     return deadline
 
 
@@ -134,7 +136,7 @@ def _step_new_task(
     """
     context = copy_context()
     stepped = _SteppedCoroutine(coroutine)
-    task = loop.create_task(stepped, context=context)
+    task: asyncio.Task[None] = asyncio.Task(stepped, loop=loop, context=context)
     if caller is not None:
         _leave_task(loop, caller)
     _enter_task(loop, task)
