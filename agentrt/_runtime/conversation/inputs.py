@@ -62,7 +62,9 @@ def as_input(inputs: Any) -> ReplyInput:
 
     Half surrogate pairs are replaced. Raises `InvalidInputError` for what no agent takes, or what could not be saved.
     """
-    if inputs.__class__ is not Msg:  # as nearly every one is
+    if isinstance(inputs, str):
+        inputs = read_message(inputs)
+    elif inputs.__class__ is not Msg:
         if inputs is None or isinstance(inputs, ANSWERS):
             return inputs
         if isinstance(inputs, (list, tuple)):
@@ -221,10 +223,11 @@ async def receive_emitted(agent: Any, run: Any) -> list[AgentEvent]:
 def mended_content(content: Any) -> ToolOutput:
     """Return the content, which may come from a layer, as it can be kept; raises `ValueError` for what cannot be."""
     # A plain `str` is not content by its type, but its meaning is clear.
-    if isinstance(content, str):
-        content = [TextBlock(content)]
-    if not isinstance(content, (list, tuple)):
-        raise ValueError(f"the content {content!r:.200}, which is not a list of blocks")
+    if not isinstance(content, list):
+        if isinstance(content, str):
+            content = [TextBlock(content)]
+        elif not isinstance(content, tuple):
+            raise ValueError(f"the content {content!r:.200}, which is not a list of blocks")
     mended = []
     for block in content:
         if not isinstance(block, (TextBlock, DataBlock)):

@@ -154,7 +154,7 @@ def waiting_calls(context: ReplyContext) -> list[ToolCallBlock]:
 
 def calls_of_round(context: ReplyContext, blocks: list[ContentBlock]) -> list[ToolCallBlock]:
     """Return the calls of the model among the blocks of the current round, without the one that is the final answer."""
-    calls = [block for block in blocks if isinstance(block, ToolCallBlock)]
+    calls = [block for block in blocks if type(block) is ToolCallBlock]
     if context.hidden_calls is not None:  # the limits are for what the model does
         calls = [call for call in calls if not call.is_hidden]
     return calls if context.structured is None else [call for call in calls if call.name != STRUCTURED_OUTPUT]

@@ -83,7 +83,7 @@ def step_of_calls(reply: ReplyContext, blocks: list[ContentBlock]) -> Act | Wait
     """Return the next step of a round that has calls without results among its blocks, `None` when it has none."""
     calls: list[ToolCallBlock] = []
     for block in blocks:
-        if isinstance(block, ToolCallBlock) and block.state is not _FINISHED:
+        if type(block) is ToolCallBlock and block.state is not _FINISHED:
             calls.append(block)
     if not calls:
         return None
@@ -116,9 +116,10 @@ def step_between_rounds(reply: ReplyContext, blocks: list[ContentBlock]) -> Act 
         return _LAST_CALL_FOR_OUTPUT if reply.cur_iter < reply.max_iters + _GRACE_ROUNDS else _EXCEEDED
     has_answer = has_calls = False
     for block in blocks:
-        if isinstance(block, ToolCallBlock):
+        kind = type(block)
+        if kind is ToolCallBlock:
             has_calls = True
-        elif isinstance(block, (TextBlock, DataBlock)):
+        elif kind is TextBlock or kind is DataBlock:
             has_answer = True
     if has_answer and not has_calls and not reply.paused:
         return _COMPLETED if reply.cur_iter <= reply.max_iters else _EXCEEDED

@@ -53,12 +53,12 @@ _NAMELESS = "tool_without_a_name"
 
 def events_of(reply_id: str, block: ContentBlock, numbers: Iterator[int] = NO_NUMBERS) -> Events:
     """Return the events that make a block which was put on record as it is: applied in order, they give the block."""
-    if isinstance(block, ToolResultBlock):
+    if type(block) is ToolResultBlock:
         begun: Events = [ToolResultStartEvent(reply_id, block.id, block.name)]
         begun[0].seq = next(numbers)
         return begun if block.state is ToolResultState.RUNNING else begun + events_of_output(reply_id, block, numbers)
     now = time_ns()
-    if isinstance(block, ToolCallBlock):
+    if type(block) is ToolCallBlock:
         call_id, name = block.id, block.name
         call = bare_event(ToolCallStartEvent)
         call.reply_id, call.tool_call_id, call.tool_call_name = reply_id, call_id, name

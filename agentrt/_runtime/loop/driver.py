@@ -46,7 +46,7 @@ async def run_reply(
     before any layer sees it.
     """
     inputs, run = begun or await begin_run(agent, claim, inputs, form)
-    if isinstance(run, Msg):  # nothing is left to do
+    if not isinstance(run, ReplyRun):  # nothing is left to do
         claim.final = _as_it_leaves(agent, run, form, agent.state.context)
         if claim.tells_message:
             await hand_out(claim.final)
@@ -108,7 +108,7 @@ async def begin_run(
 ) -> tuple[ReplyInput, ReplyRun | Msg]:
     """Take the conversation; returns the input and the run, or the message where nothing is left to do."""
     lock = lock_of(agent.state)
-    if isinstance(inputs, UserInterruptEvent) and lock.run is not None:
+    if lock.run is not None and isinstance(inputs, UserInterruptEvent):
         current, session_id = lock.run, agent.state.session_id
         if inputs.reply_id == current.id and inputs.session_id in (None, session_id):
             current.interruption.request("interrupted")

@@ -132,15 +132,16 @@ class Rounds:
             step = self._step
         if (run.ended or run.interruption.reason is not None) and not self.must_save:
             self._refuse_step()
-        if isinstance(step, Finish):
+        # By class: each step asks, and of what is not an instance `isinstance` looks further.
+        if type(step) is Finish:
             self._reason = step.reason
             if run.progress.continuations and step.reason == "completed" and context.cur_iter <= context.max_iters:
                 events = [*events, await self._take_continuation()]
                 self._step = step = next_step(context)
-        if isinstance(step, Reason):
+        if type(step) is Reason:
             context.round_start = len(context.blocks)
             context.paused = False
-        elif not isinstance(step, Act):
+        elif type(step) is not Act:
             self.is_over = True
             return events
         self._has_begun = True
@@ -152,7 +153,7 @@ class Rounds:
         interruption.resume()
         if self._run.ended or interruption.reason is not None:  # since the save of what the model wrote, say
             self._refuse_step()
-        if isinstance(step, Act):
+        if type(step) is Act:
             return run_calls(agent, context, step)
         assert isinstance(step, Reason)
         if not self._usage.has_headroom(agent.state, context, agent.model) and near_context_limit(agent):
@@ -215,7 +216,7 @@ class Rounds:
             events = [progress.record_event(event) for event in forget_attempt(self._run)]
             progress.last_event = events[-1] if events else progress.last_event
             return events
-        event = progress.last_event if isinstance(self._step, Reason) else None
+        event = progress.last_event if type(self._step) is Reason else None
         if isinstance(event, ModelCallEndEvent) and event.reply_id == self._run.id:
             update_from_usage(agent, event)
             context.paused = event.finished_reason == "pause"
@@ -228,7 +229,7 @@ class Rounds:
             progress.attempt = None
         blocks = context.blocks[context.round_start :]
         self._step = step = step_of_calls(context, blocks) or self._count_round(blocks)
-        self.must_save = isinstance(step, Act) and agent.state_store is not None
+        self.must_save = type(step) is Act and agent.state_store is not None
         if self.must_save:
             self._run.interruption.suspend()  # likewise, until the next step begins
         return ()

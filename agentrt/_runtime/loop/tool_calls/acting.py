@@ -159,7 +159,7 @@ async def run_through_layers(
     To be run in a copy of the context, since it sets what the tool sees. Without layers no chain is entered, and none
     for a hidden tool: what layers do about tools is not about theirs.
     """
-    if isinstance(prepared, ToolResponse):  # denied, or impossible to run: no layer of on_acting sees it
+    if not isinstance(prepared, PreparedCall):  # denied, or impossible to run: no layer of on_acting sees it
         return prepared, []
     if prepared.tool.is_background:
         host, task_id = host_of(agent, call, prepared.tool), task_of(agent.state, call)
