@@ -102,6 +102,8 @@ class BubblewrapSandbox(SandboxBase):
             yield Launch(
                 [self._program, "--args", str(descriptors[-1]), "--", *inner],
                 {"PATH": os.defpath},
+                # Not where this program works: commands see the environment of their first process, and PWD in it.
+                cwd="/",
                 descriptors=descriptors,
                 guard=guard,
             )

@@ -1,6 +1,7 @@
 """One command: what it is given, checked before anything starts, its output, and its result."""
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -143,7 +144,8 @@ def check_command(
             raise InvalidInputError(f"{name!r:.100} in run(env=...) cannot be the name of a variable")
         # Never with the value, which may be a key.
         _encode(f"the variable {name:.100} in run(env=...)", value, is_secret=True)
-    return Command(tuple(argv), cwd, stdin, float(timeout), variables, dict(read_only or {}))
+    folders = {target: os.path.abspath(path) for target, path in (read_only or {}).items()}
+    return Command(tuple(argv), cwd, stdin, float(timeout), variables, folders)
 
 
 def _encode(what: str, text: object, *, with_nul: bool = False, is_secret: bool = False) -> bytes:

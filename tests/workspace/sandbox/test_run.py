@@ -82,6 +82,14 @@ async def test_environment_has_three_variables_and_those_given(files: LocalWorks
     )
 
 
+async def test_no_environment_says_where_the_program_works(tmp_path: Path) -> None:
+    files = LocalWorkspace(tmp_path, sandbox=BubblewrapSandbox())
+    found = await files.run(["sh", "-c", "cat /proc/[0-9]*/environ"])
+    assert "HOME=/tmp" in found.stdout
+    assert str(Path.cwd()) not in found.stdout
+    assert str(tmp_path) not in found.stdout
+
+
 async def test_missing_program_is_a_result_and_no_error(files: LocalWorkspace) -> None:
     done = await files.run(["no-such-program"])
     assert done.exit_code == 127
@@ -236,6 +244,16 @@ async def test_further_folders_are_seen_where_they_are_named(tmp_path: Path) -> 
     files = LocalWorkspace(tmp_path / "root", sandbox=sandbox)
     assert (await files.run(["cat", "/skills/first/a.txt"])).stdout == "text"
     assert "Read-only" in (await files.run(["touch", "/skills/first/b"])).stderr
+
+
+async def test_a_relative_folder_is_found_from_where_the_program_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("a")
+    monkeypatch.chdir(tmp_path)
+    files = LocalWorkspace(tmp_path / "root", sandbox=BubblewrapSandbox())
+    assert (await files.run(["cat", "/data/a.txt"], read_only={"/data": "data"})).stdout == "a"
 
 
 async def test_folders_of_one_command_are_seen_by_it_alone(tmp_path: Path) -> None:
