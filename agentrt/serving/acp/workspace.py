@@ -3,6 +3,7 @@
 import stat
 from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 from threading import Event
 from typing import TypeVar
 
@@ -11,6 +12,7 @@ from acp.exceptions import RequestError
 from acp.interfaces import Client
 from acp.schema import ClientCapabilities, EnvVariable
 
+from agentrt._runtime.concurrency.event_loop import run_shielded
 from agentrt.errors import WorkspaceError
 from agentrt.workspace import CommandResult, LocalWorkspace
 from agentrt.workspace.folder import open_folder
@@ -80,9 +82,9 @@ class ClientWorkspace(LocalWorkspace):
                 f"{'/'.join(parts)!r:.200} was not written",
                 self._client.write_text_file(session_id=self._session_id, path=self._path(parts), content=text),
             )
-        except WorkspaceError:
+        except BaseException:  # a cancellation too: the file is there, without its text
             if is_new:
-                await self._delete(parts)
+                await run_shielded(_EDITOR_SECONDS, partial(self._delete, parts))
             raise
 
     async def _run_command(self, parts: tuple[str, ...], command: Command) -> CommandResult:

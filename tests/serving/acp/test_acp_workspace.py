@@ -91,6 +91,23 @@ async def test_a_write_that_is_refused_leaves_no_file(anyio_backend: str, tmp_pa
     assert await files.list() == ["old.txt"]
 
 
+async def test_a_write_that_is_cancelled_leaves_no_file(anyio_backend: str, tmp_path: Path) -> None:
+    asked = anyio.Event()
+
+    async def hang(*_: Any, **__: Any) -> Any:
+        asked.set()
+        await anyio.sleep_forever()
+
+    editor: Any = Editor()
+    editor.write_text_file = hang
+    files = ClientWorkspace(str(tmp_path), editor, "s", CAN_ALL)
+    async with anyio.create_task_group() as group:
+        group.start_soon(files.write_text, "new.txt", "text")
+        await asked.wait()
+        group.cancel_scope.cancel()
+    assert await files.list() == []
+
+
 async def test_a_folder_with_many_names_can_be_written_to(
     anyio_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
