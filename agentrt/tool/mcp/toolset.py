@@ -300,9 +300,9 @@ class MCPToolset(Toolset):
         listed = await connection.list_all("tools", self._timeout)
         if is_first:
             self._warn_of_patterns([tool.name for tool in listed])
-        if self._oauth is not None:
+        if self.login is not None:  # for users who have not logged in, who are not to see the tools of a client
             entry = {"tools": [tool.model_dump(mode="json", by_alias=True) for tool in listed]}
-            await self._oauth.store.put("tools", self.server_url or "", entry=entry, seconds=_SECONDS_TO_KEEP_LIST)
+            await self.login.store.put("tools", self.server_url or "", entry=entry, seconds=_SECONDS_TO_KEEP_LIST)
         return make_tools(self, listed, is_first=is_first)
 
     async def _tools_before_login(self) -> tuple[ToolBase, ...]:

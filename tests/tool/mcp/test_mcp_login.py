@@ -267,6 +267,21 @@ async def test_no_client_and_no_user_has_the_login_of_another() -> None:
         assert await make().get_tokens() is None
 
 
+async def test_users_are_not_shown_the_tools_of_a_client(origin: str) -> None:
+    users, url = make_login(), f"{origin}/mcp"
+    async with make_agent(origin, users, "log_in") as agent:
+        await agent.reply("Go")
+        await log_in(agent, users)
+    entry = await users.store.get("login", "", url)
+    assert entry is not None
+    login = OAuth(grant="client_credentials", client=OAuthClient("admin", "hunter2", issuer=origin))
+    await login.store.put(*login.key_of(url, ""), entry=entry, seconds=60)
+    async with MCPToolset("s", url=url, auth=login) as tools:
+        assert [tool.name for tool in await tools.list_tools()] == ["mcp__s__whoami"]
+    async with make_agent(origin, make_login(login.store)) as agent:
+        assert agent.toolkit.names() == ["mcp__s__log_in"]
+
+
 async def test_a_login_that_is_forgotten_is_used_no_longer(origin: str, login: OAuth) -> None:
     async with make_agent(origin, login, "log_in", owner="ann") as agent:
         await agent.reply("Go")
