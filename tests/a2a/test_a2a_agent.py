@@ -24,6 +24,7 @@ from agentrt.pipeline import MsgHub, sequential_pipeline
 from agentrt.serving import BearerTokens, create_app
 from agentrt.state import InMemoryStateStore
 from tests.a2a.reference_agent import ReferenceAgent, run_reference_agent
+from tests.loop.helpers import saved_state
 from tests.runner.conftest import approved_pay, make_agent
 from tests.serving.conftest import run_server
 
@@ -71,7 +72,7 @@ async def test_reference_agent_answers_streams_and_asks(reference):
         await agent.reply("ask")
         assert asked_by(agent) == "Which city?"
         # Another process that has the state answers.
-        state = AgentState.model_validate_json(agent.state.model_dump_json())
+        state = saved_state(agent)
         elsewhere = A2AAgent(url, name="weather", state=state)
         async with elsewhere:
             done = await elsewhere.reply(answer_to(elsewhere, "Oslo"))

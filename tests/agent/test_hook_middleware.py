@@ -27,7 +27,7 @@ from agentrt.event import CustomEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolResponse
-from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, rebuilt
 from tests.program_runner import ProgramRunner
 
 
@@ -861,10 +861,7 @@ async def test_answer_changed_by_post_reasoning_replaces_the_streamed(layers):
     *events, answer = await items_of(agent)
     assert answer.get_text_content() == "IT IS THREE"
     kept = agent.state.context[-1]
-    rebuilt = Msg(kept.name, [], "assistant", id=kept.id)
-    for event in events:
-        rebuilt.append_event(event)
-    assert rebuilt.content == kept.content
+    assert rebuilt(events).content == kept.content
     assert [block.type for block in kept.content] == ["text", "tool_call", "tool_result", "text"]
     assert kept.content[-1].text == "IT IS THREE"
 
@@ -898,10 +895,7 @@ async def test_call_changed_by_post_reasoning_keeps_id_and_runs_once():
     agent.register_instance_hook("post_reasoning", "change", change)
     *events, _ = await items_of(agent)
     kept = agent.state.context[-1]
-    rebuilt = Msg(kept.name, [], "assistant", id=kept.id)
-    for event in events:
-        rebuilt.append_event(event)
-    assert rebuilt.content == kept.content
+    assert rebuilt(events).content == kept.content
     assert [(block.id, block.input) for block in kept.get_content_blocks("tool_call")] == [("1", '{"a": 10, "b": 20}')]
     assert [block.output[0].text for block in kept.get_content_blocks("tool_result")] == ["30"]
 

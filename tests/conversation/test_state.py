@@ -11,7 +11,7 @@ from agentrt.errors import SessionIOError
 from agentrt.event import AgentEvent, ReplyEndEvent, ToolResultEndEvent
 from agentrt.message import Msg, TextBlock, ToolCallState, ToolResultState, UserMsg
 from agentrt.state import InMemoryStateStore
-from tests.loop.helpers import add, agent_of, call, items_of, short
+from tests.loop.helpers import add, agent_of, call, elsewhere, items_of, short
 
 
 class Witness(InMemoryStateStore):
@@ -205,7 +205,7 @@ def test_a_session_id_has_22_letters_that_look_different():
 async def test_ids_of_any_other_kind_are_taken_and_kept(given):
     agent = agent_of(["3", "4"]).with_state(AgentState(session_id=given))
     assert (await agent.reply("go", reply_id=given)).id == given
-    other = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    other = elsewhere(agent)
     assert other.state.session_id == given
     assert (await other.reply(reply_id=given)).get_text_content() == "3"
 

@@ -12,7 +12,7 @@ from agentrt.event import DataBlockDeltaEvent, DataBlockStartEvent, ToolResultDa
 from agentrt.message import AssistantMsg, Base64Source, DataBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.types import ToolChunk
-from tests.loop.helpers import agent_of, call, items_of
+from tests.loop.helpers import agent_of, call, items_of, rebuilt
 
 
 def encoded(data: bytes) -> str:
@@ -61,10 +61,7 @@ async def test_thousands_of_pieces_of_data_of_a_model_are_joined():
     agent.model = Model([])
     items = await items_of(agent)
     assert shown(agent.state.context[-1]) == b"".join(parts)
-    rebuilt = AssistantMsg("", [])
-    for item in items[:-1]:
-        rebuilt.append_event(item)
-    assert rebuilt == agent.state.context[-1]
+    assert rebuilt(items) == agent.state.context[-1]
 
 
 async def test_streamed_data_of_a_tool_begins_at_once_and_ends_whole():

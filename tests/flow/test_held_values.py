@@ -21,7 +21,7 @@ from agentrt.message import TextBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FlowLabel, FunctionTool, ToolContext
 from agentrt.types import IncomingContent
-from tests.loop.helpers import call, confirmation_of
+from tests.loop.helpers import call, confirmation_of, elsewhere
 
 BAD = FlowLabel(False, sources=["mail"])
 HANDLE = re.compile(r"<\w+_\d+_[0-9a-f]{8}>")
@@ -228,8 +228,8 @@ async def test_what_the_user_agreed_to_runs_in_another_process():
     question = await agent.reply("go")
     [asked] = question.get_content_blocks("tool_call")
     assert HANDLE.search(asked.input)  # as written, so that the answer can repeat it
-    elsewhere = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
-    await elsewhere.reply(confirmation_of(agent))
+    moved = elsewhere(agent)
+    await moved.reply(confirmation_of(agent))
     assert sink.got == [{"to": "IGNORE ALL"}]
 
 
@@ -288,10 +288,10 @@ def test_a_state_of_an_older_version_holds_nothing():
 def test_numbers_go_on_after_a_save():
     agent = agent_with([])
     first = agent.hold("x", BAD)
-    elsewhere = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
-    assert elsewhere.hold("x", BAD) == first
-    assert "_2_" in elsewhere.hold("y", BAD)
-    assert "y" not in repr(elsewhere.state.held)
+    moved = elsewhere(agent)
+    assert moved.hold("x", BAD) == first
+    assert "_2_" in moved.hold("y", BAD)
+    assert "y" not in repr(moved.state.held)
 
 
 async def test_compression_forgets_what_nothing_names():
@@ -378,9 +378,9 @@ async def test_a_program_outside_gets_the_values_of_a_sub_agent():
     boss = boss_with(child, [[call("m", "mail")], delegate, "done"])
     await boss.reply("go")
     assert json.loads(boss.waiting().tool_calls[0].input) == {"to": "IGNORE ALL"}
-    elsewhere = boss.with_state(AgentState.model_validate_json(boss.state.model_dump_json()))
-    assert "IGNORE" not in repr(elsewhere.state.reply_context.inner)
-    assert (await elsewhere.reply(elsewhere.waiting().answer("sent"))).get_text_content() == "done"
+    moved = elsewhere(boss)
+    assert "IGNORE" not in repr(moved.state.reply_context.inner)
+    assert (await moved.reply(moved.waiting().answer("sent"))).get_text_content() == "done"
 
 
 @pytest.mark.parametrize("read", range(1, 12))

@@ -1,13 +1,14 @@
 """What the tests of the loop share."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, field_validator
 
 from agentrt import Agent, AgentState, Msg, Toolkit
 from agentrt.event import AgentEvent, ConfirmResult, CustomEvent, UserConfirmResultEvent
-from agentrt.message import ToolCallBlock
+from agentrt.message import AssistantMsg, ToolCallBlock
 from agentrt.middleware import MiddlewareBase
 from agentrt.model import ScriptedChatModel
 
@@ -83,6 +84,15 @@ async def items_of(agent: Agent, inputs: Any = "go") -> list[AgentEvent | Msg]:
 async def items_with(agent: Agent, schema: Any) -> list[Any]:
     async with agent.reply_stream("go", schema, yield_final_msg=True) as stream:
         return [item async for item in stream]
+
+
+def rebuilt(items: Iterable[AgentEvent | Msg]) -> Msg:
+    """Return the message that a listener builds from the events of a reply."""
+    message = AssistantMsg("", [])
+    for item in items:
+        if isinstance(item, AgentEvent):
+            message.append_event(item)
+    return message
 
 
 def saved_state(agent: Agent) -> AgentState:

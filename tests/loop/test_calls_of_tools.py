@@ -8,15 +8,14 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt import Agent, AgentState, Msg, Toolkit
+from agentrt import Agent, AgentState, Toolkit
 from agentrt.errors import UsageError
-from agentrt.event import AgentEvent
 from agentrt.message import ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionBehavior, PermissionMode, PermissionRule
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolResponse
 from agentrt.types import PermissionContext, ReActConfig
-from tests.loop.helpers import agent_of, call, confirmation_of, items_of, saved_state, short
+from tests.loop.helpers import agent_of, call, confirmation_of, items_of, rebuilt, saved_state, short
 
 pytestmark = pytest.mark.anyio
 
@@ -95,13 +94,10 @@ async def test_its_calls_are_told_as_those_of_the_model_under_paths() -> None:
 async def test_the_message_has_the_outer_call_alone() -> None:
     agent = agent_with(two_notes, Note())
     items = await items_of(agent)
-    rebuilt = Msg("", [], "assistant")
-    for item in items:
-        if isinstance(item, AgentEvent):
-            rebuilt.append_event(item)
+    heard = rebuilt(items)
     message = agent.state.context[-1]
     assert [block.id for block in message.get_content_blocks(["tool_call", "tool_result"])] == ["c", "c"]
-    assert rebuilt.content == message.content
+    assert heard.content == message.content
 
 
 async def test_no_model_sees_an_inner_call() -> None:

@@ -27,7 +27,7 @@ from agentrt.message import (
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.state import FileStateStore
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, call, items_of, order_of, short
+from tests.loop.helpers import add, call, items_of, order_of, rebuilt, short
 
 SUMMARISE = "Summarise."
 SMALL = 1_000  # tokens, so four thousand characters
@@ -178,16 +178,14 @@ async def test_long_reply_sends_fewer_rounds_but_keeps_its_message():
         check_well_formed(messages)
         assert texts(messages)[:2] in ([PROMPT, "go"], [PROMPT, "<SUMMARY>"])
         assert "go" in texts(messages)
-    rebuilt = Msg("", [], "assistant")
-    for item in items[:-1]:
-        rebuilt.append_event(item)
-    assert [block.id for block in rebuilt.get_content_blocks("tool_call")] == [f"c{n}" for n in range(12)]
+    heard = rebuilt(items)
+    assert [block.id for block in heard.get_content_blocks("tool_call")] == [f"c{n}" for n in range(12)]
     [question, answer] = agent.state.context
     assert question.content == "go"
     kept = [block.id for block in answer.get_content_blocks("tool_call")]
     assert kept == [f"c{n}" for n in range(12)][-len(kept) :]
     assert 0 < len(kept) < 12
-    assert rebuilt.usage == answer.usage
+    assert heard.usage == answer.usage
 
 
 async def test_the_round_that_the_model_has_not_seen_yet_is_kept_whole():

@@ -6,10 +6,9 @@ import pytest
 
 from agentrt import Agent, MiddlewareBase, Msg, Toolkit
 from agentrt.event import AgentEvent, UserConfirmResultEvent
-from agentrt.message import AssistantMsg
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, call, confirmation_of
+from tests.loop.helpers import add, call, confirmation_of, rebuilt
 
 TAKEN = ["TOOL_RESULT_START", "TOOL_RESULT_TEXT_DELTA", "TOOL_RESULT_END", "MODEL_CALL_START"]
 
@@ -46,10 +45,7 @@ async def resumed(taken: int, ran: list[int]) -> tuple[Agent, list[AgentEvent], 
     asked = [event async for event in agent.reply_stream("go")]
     answer = confirmation_of(agent)
     events = [event async for event in agent.reply_stream(answer)]
-    heard = AssistantMsg("tester", [])
-    for event in [*asked, answer, *events]:
-        heard.append_event(event)
-    return agent, events, heard
+    return agent, events, rebuilt([*asked, answer, *events])
 
 
 @pytest.mark.parametrize("taken", range(1, len(TAKEN) + 1))
@@ -79,8 +75,5 @@ async def test_a_new_reply_tells_first_what_no_layer_took(taken):
     # The end of a result is on record with its text, and told with it; then all that was said is withdrawn.
     told = ROUND if ROUND[taken - 1] == "TOOL_RESULT_TEXT_DELTA" else ROUND[:taken]
     assert names[: names.index("MODEL_CALL_RETRY")] == told
-    heard = AssistantMsg("tester", [])
-    for event in events:
-        heard.append_event(event)
-    assert heard.content == agent.state.context[-1].content
+    assert rebuilt(events).content == agent.state.context[-1].content
     assert [event.seq for event in events] == list(range(1, len(events) + 1))

@@ -17,7 +17,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import SequentialPipeline, fanout_pipeline
 from agentrt.state import FileStateStore
 from agentrt.tool import FunctionTool, ToolBase, ToolContext
-from tests.loop.helpers import agent_of, call, confirmation_of
+from tests.loop.helpers import agent_of, call, confirmation_of, saved_state
 
 
 @dataclass
@@ -150,7 +150,7 @@ async def items_of_answer(agent: Agent, deps: Any) -> list[Any]:
 async def test_resumed_reply_has_the_deps_of_the_answer() -> None:
     agent = asking(FunctionTool(whoami, ask=True))
     await parked(agent, Deps("ann"))
-    state = AgentState.model_validate_json(agent.state.model_dump_json())
+    state = saved_state(agent)
     await items_of_answer(agent, Deps("bob"))
     assert result_of(agent) == "bob"
     later = agent_of(["done"], FunctionTool(whoami, ask=True)).with_state(state)  # as in another process

@@ -13,7 +13,7 @@ from agentrt.message import AssistantMsg, Msg, ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.state import InMemoryStateStore, StructuredTask
 from agentrt.types import STRUCTURED_OUTPUT
-from tests.loop.helpers import Even, Passing, add, agent_of, call, items_with
+from tests.loop.helpers import Even, Passing, add, agent_of, call, elsewhere, items_with, rebuilt
 
 
 def answer(call_id: str = "1", /, **given: Any) -> ToolCallBlock:
@@ -55,11 +55,8 @@ async def test_a_reply_ends_after_three_answers_that_do_not_fit(script, error, t
     outcome = agent.state.last_reply
     assert (outcome.finished_reason, outcome.error) == (end.finished_reason, error)
     assert len(agent.model.calls) == 3
-    rebuilt = AssistantMsg(agent.name, [], id=message.id)
-    for event in events:
-        rebuilt.append_event(event)
-    assert rebuilt == agent.state.context[-1]
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    assert rebuilt(events) == agent.state.context[-1]
+    agent = elsewhere(agent)
     again = await failing(agent.reply("go", Even, reply_id=message.id))
     assert (again.finished_reason, again.error) == (message.finished_reason, error)
     assert (await agent.reply("and now?")).get_text_content() == "next"

@@ -6,7 +6,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, Msg
+from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.errors import UsageError
 from agentrt.event import (
     ReplyEndEvent,
@@ -21,7 +21,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolContext
-from tests.loop.helpers import Passing, confirmation_of
+from tests.loop.helpers import Passing, confirmation_of, rebuilt
 
 SCRIPT: list[Any] = [
     ["I look. ", ToolCallBlock("a", "look", '{"place": "here"}')],
@@ -48,13 +48,6 @@ def script_after(state: AgentState) -> list[Any]:
     """Return what the model says to one who resumes this reply."""
     calls = [] if state.reply_context is None else state.reply_context.message.get_content_blocks("tool_call")
     return SCRIPT[1 if len(calls) == 1 else 2 if calls else 0 :]
-
-
-def rebuild(events: list[Any]) -> Msg:
-    message = Msg("assistant", [], "assistant", id="r")
-    for event in events:
-        message.append_event(event)
-    return message
 
 
 @pytest.mark.parametrize("layers", [[], [Passing()]], ids=["plain", "layered"])
@@ -93,7 +86,7 @@ async def test_reply_handed_over_after_any_event_is_whole_in_the_end(layers):
             ("b", ToolResultState.SUCCESS),
             ("c", ToolResultState.SUCCESS),
         ]
-        assert rebuild(events).content == message.content
+        assert rebuilt(events).content == message.content
     assert count > 30
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt import Agent, AgentState, Msg, Toolkit
+from agentrt import Agent, AgentState, Toolkit
 from agentrt.errors import BudgetExceeded, ResumeError, SessionIOError
 from agentrt.event import AgentEvent, ExternalExecutionResultEvent, RequireExternalExecutionEvent
 from agentrt.message import AssistantMsg, ToolCallBlock, ToolResultBlock, ToolResultState
@@ -27,7 +27,7 @@ from agentrt.runs import RunRecorder
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolFlow, ToolResponse
 from agentrt.types import STRUCTURED_OUTPUT, IncomingContent, JSONSchema, PermissionContext, ReActConfig
-from tests.loop.helpers import Passing, agent_of, call, confirmation_of, items_of, saved_state, short
+from tests.loop.helpers import Passing, agent_of, call, confirmation_of, items_of, rebuilt, saved_state, short
 from tests.loop.test_calls_of_tools import Note, agent_with, paths_asked, program, result_of, two_notes
 
 pytestmark = pytest.mark.anyio
@@ -397,12 +397,9 @@ async def test_layers_around_the_reply_keep_the_message_whole(layers: list[Middl
     while agent.waiting() is not None:
         given = confirmation_of(agent)
         items += [given, *await items_of(agent, given)]
-    rebuilt = Msg("", [], "assistant")
-    for item in items:
-        if isinstance(item, AgentEvent):
-            rebuilt.append_event(item)
+    heard = rebuilt(items)
     message = agent.state.context[-1]
-    assert rebuilt.content == message.content
+    assert heard.content == message.content
     assert [block.type for block in message.get_content_blocks()] == ["tool_call", "tool_result", "text"]
 
 

@@ -13,15 +13,7 @@ from agentrt.message import AssistantMsg, HintBlock, TextBlock, ToolCallBlock, T
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import ToolChunk, ToolResponse
-from tests.loop.helpers import add, agent_of, call, items_of, order_of, short
-
-
-def rebuilt(items: list) -> Msg:
-    message = AssistantMsg("", [])
-    for item in items:
-        if not isinstance(item, Msg):
-            message.append_event(item)
-    return message
+from tests.loop.helpers import add, agent_of, call, items_of, order_of, rebuilt, short
 
 
 async def test_a_short_circuit_is_announced_and_kept_with_its_input():

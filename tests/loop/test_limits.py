@@ -12,7 +12,7 @@ from agentrt.errors import ConfigError
 from agentrt.message import Base64Source, DataBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
-from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, order_of, short
+from tests.loop.helpers import add, agent_of, call, confirmation_of, elsewhere, items_of, order_of, short
 
 
 async def assert_well(agent: Agent, reason: str, answer: str = "next") -> None:
@@ -125,7 +125,7 @@ async def test_each_call_counts_once_however_often_it_is_parked():
     agent.react_config = ReActConfig(max_tool_calls=3)
     await agent.reply("go")
     for number in range(3):
-        agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+        agent = elsewhere(agent)
         message = await agent.reply(confirmation_of(agent, str(number)))
     assert message.finished_reason == "exceed_max_tool_calls"
     assert results(agent) == ["success"] * 3 + ["denied"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, Msg, Toolkit
+from agentrt import Agent, MiddlewareBase, Msg, Toolkit
 from agentrt.errors import ChainContractError, ConfigError, ResumeError, SessionUnserializable
 from agentrt.event import ExternalExecutionResultEvent, ModelCallEndEvent, TextBlockDeltaEvent, ToolCallStartEvent
 from agentrt.memory import InMemoryMemory
@@ -16,7 +16,7 @@ from agentrt.permission import PermissionBehavior, PermissionDecision, Permissio
 from agentrt.session import JSONSession
 from agentrt.state import FileStateStore
 from agentrt.tool import ToolBase, ToolChunk, ToolResponse
-from tests.loop.helpers import call
+from tests.loop.helpers import call, saved_state
 
 
 class Subclass(str):
@@ -108,7 +108,7 @@ async def test_what_a_layer_says_of_a_permission_can_be_saved(behavior, message,
 
     agent = saved_agent(tmp_path, Decides(), script=[[call("1", "look")], "done"], tools=[look])
     await agent.reply("go")
-    assert AgentState.model_validate_json(agent.state.model_dump_json()).context == agent.state.context
+    assert saved_state(agent).context == agent.state.context
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ async def test_a_text_of_a_class_of_its_own_is_a_text():
     assert message.get_text_content() == "go"
     agent = Agent("a", Subclass("Be kind."), model=ScriptedChatModel(["one"]))
     assert (await agent.reply(Subclass("go"))).get_text_content() == "one"
-    assert AgentState.model_validate_json(agent.state.model_dump_json()).context == agent.state.context
+    assert saved_state(agent).context == agent.state.context
 
 
 def result_of(agent: Agent) -> ToolResultBlock:

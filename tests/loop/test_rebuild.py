@@ -38,20 +38,13 @@ from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import ToolChunk, ToolResponse
-from tests.loop.helpers import add, agent_of, call, items_of, short
+from tests.loop.helpers import add, agent_of, call, items_of, rebuilt, short
 
 # What every reply owes
 
 FAMILIES = ("TEXT_BLOCK", "THINKING_BLOCK", "DATA_BLOCK", "TOOL_CALL", "TOOL_RESULT")
 FINAL = {*ToolResultState} - {ToolResultState.RUNNING}
 Items = list[AgentEvent | Msg]
-
-
-def rebuilt(items: Items) -> Msg:
-    message = AssistantMsg("", [])
-    for event in events_of(items):
-        message.append_event(event)
-    return message
 
 
 def events_of(items: Items) -> list[AgentEvent]:

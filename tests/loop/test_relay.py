@@ -9,7 +9,7 @@ from agentrt import Agent, MiddlewareBase, Msg
 from agentrt.event import CustomEvent, ModelCallEndEvent, TextBlockDeltaEvent
 from agentrt.message import ToolCallBlock
 from agentrt.tool import OpenQuestion, ToolBase, ToolContext, ToolResponse
-from tests.loop.helpers import agent_of, call, confirmation_of, items_of
+from tests.loop.helpers import agent_of, call, confirmation_of, items_of, rebuilt
 
 pytestmark = pytest.mark.anyio
 
@@ -62,11 +62,9 @@ async def test_the_events_of_a_child_are_seen_and_change_nothing_here(middleware
         "REPLY_END",
     ]
     assert [event.seq for event in events] == sorted({event.seq for event in events})
-    rebuilt = Msg("tester", [], "assistant", id="")
-    for event in events:
-        rebuilt.append_event(event)
-    assert rebuilt.content == agent.state.context[-1].content
-    assert (await agent_of([[call("1", "delegate")], "Done."], delegate).reply("go")).usage == rebuilt.usage
+    heard = rebuilt(events)
+    assert heard.content == agent.state.context[-1].content
+    assert (await agent_of([[call("1", "delegate")], "Done."], delegate).reply("go")).usage == heard.usage
     assert [event.type for event in own][-1] == "REPLY_END"
 
 

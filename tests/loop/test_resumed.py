@@ -26,7 +26,7 @@ from agentrt.message import AssistantMsg, Base64Source, DataBlock, TextBlock, Th
 from agentrt.model import ScriptedChatModel
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, short
+from tests.loop.helpers import add, agent_of, call, confirmation_of, elsewhere, items_of, rebuilt, short
 
 
 class Speaks(MiddlewareBase):
@@ -214,15 +214,12 @@ async def test_a_layer_may_resume_a_resumed_reply_again():
         agent = agent_of(script, FunctionTool(careful, ask=True), middlewares=[layer])
         asking = await items_of(agent, UserMsg("user", "go"))
         confirmed = confirmation_of(agent)
-        rebuilt = AssistantMsg("", [])
-        for item in [*asking, *await items_of(agent, confirmed)]:
-            if not isinstance(item, Msg):
-                rebuilt.append_event(item)
+        heard = rebuilt([*asking, *await items_of(agent, confirmed)])
         message = agent.state.context[-1]
         [result] = message.get_content_blocks("tool_result")
         assert (len(runs), result.state) in {(0, "unknown"), (1, "unknown"), (1, "success")}, layer.left_at
         assert message.get_text_content() == "done", layer.left_at
-        assert rebuilt.content == message.content, layer.left_at
+        assert heard.content == message.content, layer.left_at
 
 
 async def test_a_reply_that_is_resumed_again_asks_again():
@@ -333,7 +330,7 @@ async def test_a_reply_asked_for_again_repeats_its_message(saved):
     first = await agent.reply("1 + 2?", reply_id="key:1")
     assert first.id == agent.reply_id == "key:1"
     if saved:
-        agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+        agent = elsewhere(agent)
     again = await agent.reply("1 + 2?", reply_id="key:1")
     assert again.get_text_content() == first.get_text_content() == "three"
     assert (again.id, again.finished_reason, again.usage) == (first.id, first.finished_reason, first.usage)

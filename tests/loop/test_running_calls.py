@@ -14,7 +14,7 @@ from agentrt.permission import PermissionDecision, PermissionRule
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import OpenQuestion, ToolBase, ToolContext, ToolResponse
 from agentrt.tool import context as context_module
-from tests.loop.helpers import agent_of, call, confirmation_of, items_of, order_of
+from tests.loop.helpers import agent_of, call, confirmation_of, items_of, order_of, saved_state
 
 pytestmark = pytest.mark.anyio
 
@@ -127,7 +127,7 @@ async def test_a_parked_call_resumes_in_another_process() -> None:
     agent = asking("a", "b")
     await items_of(agent)
     for path in ("1/b", "1/a"):
-        state = AgentState.model_validate_json(agent.state.model_dump_json())
+        state = saved_state(agent)
         agent = agent_of(["Done."], Ask(), state=state)
         assert path in [block.id for block in agent.waiting().tool_calls]
         await agent.reply(confirmation_of(agent, path))
@@ -318,7 +318,7 @@ async def test_what_is_kept_and_has_no_json_form_is_named(with_store: bool) -> N
     await agent.reply("hello")
     with pytest.raises(SessionUnserializable, match=r"'ask' keeps as 'socket'"):
         await agent.reply("go")
-    assert len(AgentState.model_validate_json(agent.state.model_dump_json()).context) == 4
+    assert len(saved_state(agent).context) == 4
     assert (await agent.reply("and now?")).get_text_content() == "Done."
 
 
@@ -463,7 +463,7 @@ async def test_a_call_that_has_begun_is_not_said_to_have_done_nothing() -> None:
 async def test_a_call_whose_tool_is_gone_ends_with_an_error() -> None:
     agent = asking("a")
     await items_of(agent)
-    state = AgentState.model_validate_json(agent.state.model_dump_json())
+    state = saved_state(agent)
     other = Agent("tester", "", ScriptedChatModel(["Done."]), Toolkit(), state=state)
     await other.reply(confirmation_of(agent))
     [result] = state.context[-1].get_content_blocks("tool_result")

@@ -13,11 +13,22 @@ from pydantic import BaseModel, Field
 from agentrt import Agent, AgentState, MiddlewareBase
 from agentrt.agent import ReActConfig
 from agentrt.errors import InvalidInputError, UsageError
-from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock
+from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.model import ChatResponse
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, items_with, order_of, short
+from tests.loop.helpers import (
+    add,
+    agent_of,
+    call,
+    confirmation_of,
+    elsewhere,
+    items_of,
+    items_with,
+    order_of,
+    rebuilt,
+    short,
+)
 
 TOOL = "GenerateStructuredOutput"
 
@@ -97,12 +108,10 @@ async def test_json_schema_defaults_are_filled_in_and_never_shared():
 async def test_end_and_message_and_history_all_carry_the_answer():
     agent = agent_of([["Here it is.", answer(n=1)]])
     *events, message = await items_with(agent, NUMBER)
-    rebuilt = AssistantMsg(agent.name, [], id=message.id)
-    for event in events:
-        rebuilt.append_event(event)
+    heard = rebuilt(events)
     expected = {"n": 1, "unit": "m"}
     assert events[-1].structured_output == expected
-    assert message.structured_output == agent.state.context[-1].structured_output == rebuilt.structured_output
+    assert message.structured_output == agent.state.context[-1].structured_output == heard.structured_output
     assert message.structured_output == expected
 
 
@@ -225,7 +234,7 @@ async def test_schema_is_still_required_and_checked_after_a_restart(schema):
     script = [[call("0", "add", a=1, b=1)], "words", [answer("1", **bad)], [answer("2", **good)]]
     agent = agent_of(script, FunctionTool(add, ask=True), state_store=store)
     await agent.reply("go", schema)
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    agent = elsewhere(agent)
     message = await agent.reply(confirmation_of(agent))
     assert message.structured_output == (FILLED if schema is Report else {"n": 1, "unit": "m"})
     assert len(told(agent)) == 3

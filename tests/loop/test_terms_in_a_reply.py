@@ -14,7 +14,7 @@ from agentrt.message import ToolResultState
 from agentrt.middleware import Bundle, Limited, RetryMiddleware, When, arrange
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolGroup
-from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, saved_state
 
 SECONDS = 0.02
 
@@ -144,7 +144,7 @@ async def test_a_resumed_reply_keeps_its_layers_in_another_process() -> None:
 
     agent = build([[call("1", "add", a=1, b=2)]], Extra(), AgentState())
     await agent.reply("go", deps=Deps(True))
-    state = AgentState.model_validate_json(agent.state.model_dump_json())
+    state = saved_state(agent)
     assert state.reply_context.conditions == {"Extra": True}
     layer = Extra()
     other = build(["done"], layer, state)

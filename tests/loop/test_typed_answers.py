@@ -24,7 +24,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from agentrt import Agent, AgentState, MiddlewareBase, Msg
+from agentrt import Agent, MiddlewareBase, Msg
 from agentrt.agent import ReActAgent
 from agentrt.errors import ChainContractError, InvalidInputError, ResumeError
 from agentrt.event import ConfirmResult, ReplyEndEvent, UserConfirmResultEvent
@@ -34,7 +34,7 @@ from agentrt.pipeline import MsgHub
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
 from agentrt.types import STRUCTURED_OUTPUT
-from tests.loop.helpers import Even, Passing, add, agent_of, call, confirmation_of, items_with
+from tests.loop.helpers import Even, Passing, add, agent_of, call, confirmation_of, elsewhere, items_with, saved_state
 
 
 class Trip(BaseModel):
@@ -134,7 +134,7 @@ async def test_reply_and_drain_give_the_instance_too(kind, filled_in, instance):
 async def test_the_repeated_reply_has_the_instance(kind, filled_in, instance):
     agent = agent_of([[answer(**filled_in)]])
     first = await agent.reply("go", kind, reply_id="r")
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    agent = elsewhere(agent)
     again = await agent.reply("go", kind, reply_id="r")
     assert again.structured_output == instance
     assert again.get_text_content() == first.get_text_content()
@@ -304,7 +304,7 @@ ONE_WAY = [
 async def test_a_type_that_cannot_read_its_dump_is_repeated(kind, filled_in, instance):
     agent = agent_of([[answer("1", wrong=1)], [answer("2", **filled_in)]])
     assert (await agent.reply("go", kind, reply_id="r")).structured_output == instance
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    agent = elsewhere(agent)
     assert (await agent.reply("go", kind, reply_id="r")).structured_output == instance
 
 
@@ -312,7 +312,7 @@ async def test_a_type_that_cannot_read_its_dump_is_repeated(kind, filled_in, ins
 async def test_a_type_that_cannot_read_its_dump_is_resumed(kind, filled_in, instance):
     agent = agent_of([[answer(**filled_in), call("0", "add", a=1, b=1)]], FunctionTool(add, ask=True))
     await agent.reply("go", kind)
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    agent = elsewhere(agent)
     context = agent.state.reply_context
     assert context.structured.output is not None
     yes = UserConfirmResultEvent(context.reply_id, [ConfirmResult(True, context.blocks[1])])
@@ -325,7 +325,7 @@ async def parked_agent(schema: Any, *script: Any, **options: Any) -> Agent:
     agent = agent_of([[call("0", "add", a=1, b=1)], *script], FunctionTool(add, ask=True), state_store=store, **options)
     message = await agent.reply("go", schema)
     assert message.structured_output is None
-    return agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    return elsewhere(agent)
 
 
 @pytest.mark.parametrize("kind", [Trip, list[Point]])
@@ -452,7 +452,7 @@ async def test_a_layer_may_answer_where_no_answer_fits(output):
     *events, message = await items_with(agent, Trip)
     assert (message.finished_reason, message.structured_output) == ("exceed_max_form_attempts", TRIP)
     assert events[-1].structured_output == TRIP_JSON
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    agent = elsewhere(agent)
     again = await agent.reply("go", Trip, reply_id=message.id)
     assert (again.finished_reason, again.structured_output) == ("exceed_max_form_attempts", TRIP)
     assert (again.error, again.get_text_content()) == (message.error, "Here.")
@@ -469,7 +469,7 @@ async def test_a_layers_output_is_saved_as_json_without_a_schema(output):
     agent = agent_of([], middlewares=[AnswersAlone(output)], state_store=InMemoryStateStore())
     message = await agent.reply("go")
     assert message.structured_output == as_json(Any, output)
-    assert AgentState.model_validate_json(agent.state.model_dump_json()) == agent.state
+    assert saved_state(agent) == agent.state
 
 
 async def test_what_has_no_json_is_refused_from_a_layer():

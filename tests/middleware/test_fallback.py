@@ -22,7 +22,7 @@ from agentrt.errors import (
 from agentrt.message import Base64Source, DataBlock, TextBlock, ToolCallBlock, ToolResultBlock
 from agentrt.middleware import MiddlewareBase, ModelFallbackMiddleware
 from agentrt.model import AnthropicChatModel, ChatResponse, OpenAIChatModel, RulesChatModel, ScriptedChatModel
-from tests.loop.helpers import add, agent_of, items_of
+from tests.loop.helpers import add, agent_of, elsewhere, items_of
 from tests.middleware.fake_time import Clock, rebuilt, retries, text_of
 
 
@@ -118,7 +118,7 @@ async def test_a_sticky_conversation_keeps_the_model_that_answered(
     await agent.reply("go")
     clock.now += passed
     # The state is all that the conversation takes along.
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    agent = elsewhere(agent)
     await agent.reply("go on")
     assert calls_of(first, second) == expected
 

@@ -25,7 +25,7 @@ from agentrt.middleware import (
 )
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, ScriptedChatModel
 from agentrt.testing import lint
-from tests.loop.helpers import add
+from tests.loop.helpers import add, saved_state
 from tests.middleware.fake_time import Clock
 from tests.pairwise import pairwise
 
@@ -215,4 +215,4 @@ async def test_a_repairable_answer_is_repaired_within_each_layer(layers: str, st
     odd = ChatResponse([TextBlock(None), TextBlock("Hello")], usage=ChatUsage("3", 10**5_000))  # type: ignore[arg-type]
     agent = Agent("a", model=Pieces([odd], stream=stream), middlewares=LAYERS[layers]())
     assert (await agent.reply("go")).get_text_content() == "Hello"
-    assert AgentState.model_validate_json(agent.state.model_dump_json()).context == agent.state.context
+    assert saved_state(agent).context == agent.state.context

@@ -11,7 +11,7 @@ from agentrt.errors import MiddlewareConfigError, Transient
 from agentrt.message import TextBlock
 from agentrt.middleware import MiddlewareBase, ModelFallbackMiddleware, RetryMiddleware, UsageMiddleware
 from agentrt.model import ChatResponse, ChatUsage, ScriptedChatModel
-from tests.loop.helpers import add, agent_of, call
+from tests.loop.helpers import add, agent_of, call, saved_state
 from tests.middleware.fake_time import Least
 
 PRICES = {"scripted": (2, 10, 1), "second": (20, 100)}
@@ -119,8 +119,7 @@ async def test_the_count_continues_after_the_state_is_loaded(usage: UsageMiddlew
     agent = agent_of([answer(100, 10)], middlewares=[usage])
     await agent.reply("go")
     other = UsageMiddleware(PRICES)
-    state = AgentState.model_validate_json(agent.state.model_dump_json())
-    again = agent_of([answer(1, 1)], middlewares=[other], state=state)
+    again = agent_of([answer(1, 1)], middlewares=[other], state=saved_state(agent))
     await again.reply("go on")
     assert other.of_conversation(again).tokens == ChatUsage(101, 11)
     assert other.of_reply(again).tokens == other.total().tokens == ChatUsage(1, 1)
@@ -201,7 +200,7 @@ async def test_the_cost_of_calls_is_saved_with_the_conversation() -> None:
     usage = UsageMiddleware(cost_of=lambda model, usage: 0.25)
     agent = agent_of([answer(1, 1)], middlewares=[usage])
     await agent.reply("go")
-    state = AgentState.model_validate_json(agent.state.model_dump_json())
+    state = saved_state(agent)
     usage = UsageMiddleware(cost_of=lambda model, usage: 0.5)
     later = Agent("tester", model=ScriptedChatModel([answer(1, 1)]), middlewares=[usage], state=state)
     await later.reply("go")

@@ -40,9 +40,8 @@ from agentrt.message import (
 from agentrt.model import AnthropicChatModel, ChatResponse, ClaudeRules
 from agentrt.model.claude import CLAUDE_RULES, rules_of
 from agentrt.model.remote import Timeouts
-from agentrt.state import AgentState
 from agentrt.types import ChatUsage, DeferredSchema, ToolChoice
-from tests.loop.helpers import add, items_of
+from tests.loop.helpers import add, elsewhere, items_of
 from tests.model.wire_anthropic import (
     CUT,
     HANG,
@@ -422,7 +421,7 @@ async def test_half_a_character_in_a_provider_part_spoils_no_request():
     wire = Wire([start(), *block(0, QUERY), *block(1, found), *text(2, "Tea."), *stop()], text_events("More tea."))
     agent = agent_on(wire)
     await agent.reply("What should I drink?")
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    agent = elsewhere(agent)
     await agent.reply("And then?")
 
     kinds = [part["type"] for part in wire.bodies[1]["messages"][1]["content"]]
@@ -764,7 +763,7 @@ async def test_the_next_request_carries_back_what_server_tools_did():
     wire = Wire([start(), *SEARCHED, *stop()], text_events("You are welcome."))
     agent = agent_on(wire)
     await agent.reply("What should I drink?")
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    agent = elsewhere(agent)
     await agent.reply("Thanks")
 
     assert [part["type"] for part in wire.bodies[1]["messages"][1]["content"]] == [

@@ -19,7 +19,7 @@ from agentrt.pipeline import HandoffMiddleware, Handoffs, sequential_pipeline
 from agentrt.state import FileStateStore, InMemoryStateStore
 from agentrt.tool import FunctionTool
 from agentrt.types import PermissionBehavior, PermissionMode
-from tests.loop.helpers import call, confirmation_of
+from tests.loop.helpers import call, confirmation_of, saved_state
 
 
 async def look_up(order: str) -> str:
@@ -580,7 +580,7 @@ async def test_question_of_a_sub_agent_of_a_speaker_waits_too() -> None:
     await team.reply("go")
     question = team.waiting()
     assert [one.id for one in question.tool_calls] == ["c/1"]
-    state = AgentState.model_validate_json(team.state.model_dump_json())
+    state = saved_state(team)
     yes = confirmation_of(team)
     answer = await team.with_state(state).reply(yes)
     assert answer.get_text_content() == "All done."

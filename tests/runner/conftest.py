@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt import Agent, Msg
+from agentrt import Agent
 from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
@@ -69,13 +69,6 @@ def waiting() -> Waiting:
 def answer_to(question: Any, *, confirmed: bool = True) -> UserConfirmResultEvent:
     results = [ConfirmResult(confirmed, call) for call in question.tool_calls]
     return UserConfirmResultEvent(question.reply_id, results)
-
-
-def rebuild(events: list[Any]) -> Msg:
-    message = Msg("assistant", [], "assistant")
-    for event in events:
-        message.append_event(event)
-    return message
 
 
 @asynccontextmanager

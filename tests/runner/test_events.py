@@ -12,7 +12,8 @@ from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner, base, events
 from agentrt.runner.events import EventLog, ReplyLog
 from agentrt.state import InMemoryStateStore
-from tests.runner.conftest import make_agent, rebuild, work
+from tests.loop.helpers import rebuilt
+from tests.runner.conftest import make_agent, work
 from tests.runner.test_tasks import background, crawl, started
 
 WORDS = " ".join(f"word{number}" for number in range(30))
@@ -33,22 +34,22 @@ async def reply_events() -> tuple[list[Any], Any]:
 async def test_follower_that_is_behind_gets_all_in_one_event(monkeypatch, limit):
     monkeypatch.setattr(events, "_MAX_REPLY_EVENTS", limit)
     sent, message = await reply_events()
-    log = ReplyLog("s", rebuild(sent[:1]), 0)
+    log = ReplyLog("s", rebuilt(sent[:1]), 0)
     for index, event in enumerate(sent):
         log.add(event)
         for after in range(index):
             seen = [*sent[:after], *log.read(after)]
             numbers = [item.seq for item in seen]
             assert numbers == sorted(set(numbers))
-            assert rebuild(seen).content == rebuild(sent[: index + 1]).content
-    assert rebuild(log.read(0)).content == message.content
+            assert rebuilt(seen).content == rebuilt(sent[: index + 1]).content
+    assert rebuilt(log.read(0)).content == message.content
     assert len(log) <= limit
     assert log.has_ended
 
 
 async def test_follower_waits_for_what_comes_and_for_the_end():
     sent, message = await reply_events()
-    log, seen = EventLog(60).open("s", rebuild(sent[:1]), 0), []
+    log, seen = EventLog(60).open("s", rebuilt(sent[:1]), 0), []
 
     async def follow() -> None:
         while log.is_open:
@@ -61,7 +62,7 @@ async def test_follower_waits_for_what_comes_and_for_the_end():
             log.add(event)
             await anyio.lowlevel.checkpoint()
         log.close()
-    assert rebuild(seen).content == message.content
+    assert rebuilt(seen).content == message.content
 
 
 async def test_logs_that_are_closed_are_forgotten_oldest_first(monkeypatch):
@@ -69,15 +70,15 @@ async def test_logs_that_are_closed_are_forgotten_oldest_first(monkeypatch):
     sent, _ = await reply_events()
     logs = EventLog(60)
     for number in range(4):
-        logs.open(f"s{number}", rebuild(sent[:1]), 0)
+        logs.open(f"s{number}", rebuilt(sent[:1]), 0)
         logs.close(f"s{number}", sent[0].reply_id)
     assert [logs.get(f"s{number}", sent[0].reply_id) is None for number in range(4)] == [True, True, False, False]
-    logs.open("open", rebuild(sent[:1]), 0)
+    logs.open("open", rebuilt(sent[:1]), 0)
     old = EventLog(0)
-    old.open("s", rebuild(sent[:1]), 0)
+    old.open("s", rebuilt(sent[:1]), 0)
     old.close("s", sent[0].reply_id)
     await anyio.sleep(0.001)
-    old.open("t", rebuild(sent[:1]), 0)
+    old.open("t", rebuilt(sent[:1]), 0)
     old.close("t", sent[0].reply_id)
     assert old.get("s", sent[0].reply_id) is None
 
@@ -99,7 +100,7 @@ async def test_follower_elsewhere_sees_what_is_saved(sqlite):
         late = [event async for event in handle.events(after=seen[0].seq)]
         message = (await sqlite.load("s")).context[-1]
     assert isinstance(seen[0], ReplyResumedEvent)
-    assert rebuild(seen).content == rebuild(late).content == message.content
+    assert rebuilt(seen).content == rebuilt(late).content == message.content
     numbers = [event.seq for event in seen]
     assert numbers == sorted(set(numbers))
 
@@ -118,7 +119,7 @@ async def test_any_number_of_followers_see_the_same(sqlite):
         async with anyio.create_task_group() as group:
             for number, events in enumerate(seen):
                 group.start_soon(follow, events, number * 0.001)
-    assert {rebuild(events).get_text_content() for events in seen} == {WORDS}
+    assert {rebuilt(events).get_text_content() for events in seen} == {WORDS}
     assert len({events[-1].seq for events in seen}) == 1
 
 

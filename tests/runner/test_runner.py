@@ -15,7 +15,8 @@ from agentrt.message import ToolCallBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner
 from agentrt.state import InMemoryStateStore, SQLiteStore
-from tests.runner.conftest import answer_to, approved_pay, make_agent, rebuild, work
+from tests.loop.helpers import rebuilt
+from tests.runner.conftest import answer_to, approved_pay, make_agent, work
 
 
 async def test_submitted_reply_is_answered_on_any_store(store):
@@ -26,7 +27,7 @@ async def test_submitted_reply_is_answered_on_any_store(store):
         assert isinstance(events[-1], ReplyEndEvent)
         state = await store.load("ann/1")
     assert state.labels == {"owner": "ann"}
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
 
 
 async def test_reply_that_waits_goes_on_with_its_answer(store):
@@ -43,7 +44,7 @@ async def test_reply_that_waits_goes_on_with_its_answer(store):
     assert message.get_text_content() == "paid, as you said: call pay"
     numbers = [event.seq for event in events]
     assert numbers == sorted(set(numbers))
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
 
 
 async def test_reply_id_is_stored_once_and_never_with_another_input(sqlite):
@@ -229,7 +230,7 @@ async def test_queued_and_parked_replies_are_interrupted(sqlite):
             await runner.drain()
     state = await sqlite.load("s")
     assert state.last_reply.finished_reason == "interrupted"
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
     assert len([message for message in state.context if message.role == "user"]) == 1
 
 
@@ -308,7 +309,7 @@ async def test_worker_that_leaves_hands_its_reply_over(sqlite, leave, waiting):
     assert (message.finished_reason, waiting.runs) == ("completed", 1)  # it is not idempotent, so it is not run again
     state = await sqlite.load("s")
     assert [block.state for block in state.context[-1].get_content_blocks("tool_result")] == ["unknown"]
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
 
 
 async def test_reply_that_was_left_in_the_store_goes_on_at_start():

@@ -4,7 +4,8 @@ import anyio
 import pytest
 
 from agentrt.runner import Runner
-from tests.runner.conftest import answer_to, approved_pay, make_agent, rebuild, work
+from tests.loop.helpers import rebuilt
+from tests.runner.conftest import answer_to, approved_pay, make_agent, work
 from tests.runner.test_taking_over import leave_reply, look
 from tests.state.conftest import open_store, postgres, postgres_schema, redis
 
@@ -27,7 +28,7 @@ async def test_replies_are_answered_and_asked_on_a_server(open_store):
         state = await store.load("s")
     assert message.get_text_content() == "paid, as you said: call pay"
     assert state.labels == {"owner": "ann"}
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
 
 
 @on_servers

@@ -15,7 +15,8 @@ from agentrt.runner.sqlite.queue import SQLiteQueue
 from agentrt.runner.sqlite.worker_lock import WorkerLock
 from agentrt.state import FileStateStore, InMemoryStateStore, SQLiteStore
 from agentrt.tool import FunctionTool, ToolContext
-from tests.runner.conftest import make_agent, rebuild, work
+from tests.loop.helpers import rebuilt
+from tests.runner.conftest import make_agent, work
 
 
 async def leave_reply(store: Any, *, takeovers: int = 0, tool: str = "look") -> None:
@@ -69,7 +70,7 @@ async def test_reply_that_has_killed_its_workers_is_given_up(caplog, takeovers, 
     assert message.finished_reason == reason
     state = await store.load("s")
     kept = next(message for message in state.context if message.id == "r")
-    assert rebuild(events).content == kept.content
+    assert rebuilt(events).content == kept.content
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     if reason == "failed":
         assert message.error == "the process that ran it died 5 times"
@@ -89,7 +90,7 @@ async def test_reply_that_nobody_has_queued_yet_is_waited_for():
     numbers = [event.seq for event in events]
     assert numbers == sorted(set(numbers))
     state = await store.load("s")
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
 
 
 async def test_reply_that_said_nothing_and_is_given_up_is_found():
@@ -158,7 +159,7 @@ async def test_session_that_another_writer_has_saved_is_no_failure(sqlite):
         events = [event async for event in handle.events()]
     state = await sqlite.load("s")
     assert (message.finished_reason, runs, state.labels) == ("completed", 1, {"seen": "yes"})
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
 
 
 class AwayStore(InMemoryStateStore):
@@ -207,7 +208,7 @@ async def test_store_that_is_away_is_waited_for(monkeypatch, failures, patience)
     assert state is not None
     assert message.finished_reason == "completed"
     assert [event.type for event in events].count("REPLY_END") == 1
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
 
 
 @pytest.mark.parametrize("when", ["before", "in a call"])

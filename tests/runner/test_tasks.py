@@ -14,7 +14,8 @@ from agentrt.model import ScriptedChatModel
 from agentrt.runner import Runner
 from agentrt.runner.base import RunnerBase
 from agentrt.tool import FunctionTool, task_tools
-from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, rebuild, work
+from tests.loop.helpers import rebuilt
+from tests.runner.conftest import Waiting, answer_to, approved_pay, make_agent, work
 
 
 def background(function: Any, **options: Any) -> FunctionTool:
@@ -62,7 +63,7 @@ async def test_events_of_a_task_build_its_message(sqlite):
         events = [event async for event in runner.handle(task.session_id, task.task_id).events()]
         done = await sqlite.load(task.session_id)
     assert isinstance(events[-1], ReplyEndEvent)
-    assert rebuild(events).content == done.context[0].content
+    assert rebuilt(events).content == done.context[0].content
 
 
 async def test_parent_answers_others_while_a_task_works(sqlite, waiting):

@@ -18,6 +18,7 @@ from agentrt.runs import RunRecorder
 from agentrt.runs import writer as writer_module
 from agentrt.state import AgentState, InMemoryStateStore
 from agentrt.tool import FunctionTool
+from tests.loop.helpers import rebuilt
 from tests.runs.conftest import SECRET, call, find, make_agent
 
 
@@ -179,10 +180,7 @@ async def test_deltas_of_one_batch_are_one_line(store: InMemoryStateStore):
     run = await store.runs.load(agent.state.session_id)
     deltas = [line for line in run.lines if line["kind"] == "event" and line["event"]["type"] == "TEXT_BLOCK_DELTA"]
     assert sum(line["count"] for line in deltas) == 5 > len(deltas)
-    message = AssistantMsg("finder", [])
-    for event in run.events:
-        message.append_event(event)
-    assert message.get_text_content() == "one two three four five"
+    assert rebuilt(run.events).get_text_content() == "one two three four five"
 
 
 async def test_secrets_are_redacted_before_they_are_hashed(open_sqlite: Any, tmp_path: Any):

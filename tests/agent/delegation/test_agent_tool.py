@@ -12,7 +12,7 @@ from agentrt.event import ReplyEndEvent, SubagentEndEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.pipeline import Handoffs
 from tests.agent.delegation.helpers import Counting, agent_of, asking_child, boss_of, call, results_of
-from tests.loop.helpers import confirmation_of, items_of, saved_state
+from tests.loop.helpers import confirmation_of, items_of, rebuilt, saved_state
 
 pytestmark = pytest.mark.anyio
 
@@ -63,10 +63,7 @@ async def test_the_events_of_a_child_come_between_its_start_and_end() -> None:
     assert start.child_session_id == f"{boss.state.session_id}.searcher.1"
     assert (end.state, end.usage is not None) == ("success", True)
     assert [event.seq for event in events] == sorted({event.seq for event in events})
-    rebuilt = Msg("boss", [], "assistant", id="")
-    for event in events:
-        rebuilt.append_event(event)
-    assert rebuilt.content == boss.state.context[-1].content
+    assert rebuilt(events).content == boss.state.context[-1].content
 
 
 async def test_without_stream_only_the_ends_are_seen() -> None:

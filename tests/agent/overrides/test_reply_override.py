@@ -13,7 +13,7 @@ from agentrt.errors import AgentBusyError, ChainContractError, ConfigError, Usag
 from agentrt.event import CustomEvent, ReplyEndEvent
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, short
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, rebuilt, short
 
 
 class Polite(Agent):
@@ -186,10 +186,7 @@ async def test_a_call_running_when_the_override_gives_up_has_a_result():
         agent.interrupt()
     assert "RESULT_END:1(interrupted)" in [short(each) for each in items]
     kept = agent.state.context[-1]
-    rebuilt = Msg(kept.name, [], "assistant", id=kept.id)
-    for event in items[:-1]:
-        rebuilt.append_event(event)
-    assert rebuilt.content == kept.content
+    assert rebuilt(items).content == kept.content
     assert [block.type for block in kept.content] == ["tool_call", "tool_result"]
 
 

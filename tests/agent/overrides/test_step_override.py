@@ -14,7 +14,7 @@ from agentrt.middleware import RetryMiddleware
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolChoice
 from agentrt.types import ToolResponse
-from tests.loop.helpers import add, call, confirmation_of, items_of, order_of
+from tests.loop.helpers import add, call, confirmation_of, items_of, order_of, rebuilt
 
 CALLS = [call("1", "add", a=1, b=2), call("2", "add", a=3, b=4)]
 
@@ -42,13 +42,6 @@ class Ported(Quiet):
         response = await super()._acting(tool_call)
         self.log.append(f"got {response.content[0].text}")
         return response
-
-
-def rebuilt(items: list[Any]) -> Msg:
-    message = Msg("", [], "assistant")
-    for item in items[:-1]:
-        message.append_event(item)
-    return message
 
 
 async def test_step_overrides_run_around_those_of_the_runtime():

@@ -9,13 +9,14 @@ from agent_hooks.ctk import Capability, RunOutcome, RunRecord, Scenario
 from agent_hooks.ctk.harness import ToolSpec
 from agent_hooks.ctk.scripted import redact_paths
 
-from agentrt import Agent, AgentState
+from agentrt import Agent
 from agentrt.event import ConfirmResult, UserConfirmResultEvent
 from agentrt.message import DataBlock, Msg, TextBlock, ToolCallBlock, URLSource
 from agentrt.middleware import AgentHooksMiddleware
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import ToolBase
 from agentrt.types import ToolResponse, ToolResultState
+from tests.loop.helpers import saved_state
 
 Way = Literal["awaited", "streamed", "resumed", "sub-agent"]
 WAYS: list[Way] = ["awaited", "streamed", "resumed", "sub-agent"]
@@ -129,7 +130,7 @@ class Harness:
                 return message.get_text_content()
             inputs = self._answer(agent, message)
             if self.way == "resumed":
-                state = AgentState.model_validate_json(agent.state.model_dump_json())
+                state = saved_state(agent)
                 agent = agent.with_state(state)
 
     async def _read(self, agent: Agent, inputs: Any) -> Msg:

@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 from agent_hooks import DeclarationError, HostRegistry, HostSurface, InterceptionBlocked, Verdict
 
-from agentrt import Agent, AgentState
+from agentrt import Agent
 from agentrt.errors import MiddlewareConfigError
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import AssistantMsg, ThinkingBlock, ToolCallBlock, ToolResultBlock, UserMsg
@@ -17,6 +17,7 @@ from agentrt.middleware import AgentHooksMiddleware, HumanApprovalMiddleware
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool
 from agentrt_middleware.agent_hooks.wire import messages_from_wire, messages_to_wire
+from tests.loop.helpers import elsewhere
 
 CALL = ToolCallBlock("c1", "pay", '{"amount": 5}')
 
@@ -79,10 +80,10 @@ async def test_what_a_policy_escalates_waits_for_the_user(yes):
     layer = AgentHooksMiddleware([policy])
     agent = payer([layer], runs)
     question = await agent.reply("Pay.")
-    elsewhere = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
-    await elsewhere.reply(answer(agent, question, yes=yes))
+    moved = elsewhere(agent)
+    await moved.reply(answer(agent, question, yes=yes))
     assert runs == [5][: int(yes)]
-    outcomes = [(record.proceeds, record.resolved_by) for record in layer.records(elsewhere) if record.sequence == 5]
+    outcomes = [(record.proceeds, record.resolved_by) for record in layer.records(moved) if record.sequence == 5]
     assert outcomes == ([(True, "approval")] if yes else [(True, None)])
     assert [context["sequence"] for context in policy.seen] == [*range(len(policy.seen))]
     assert (policy.points().count("agent_startup"), policy.points().count("agent_shutdown")) == (1, 1)

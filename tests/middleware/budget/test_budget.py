@@ -28,7 +28,7 @@ from agentrt.middleware import (
 from agentrt.model import ChatModelBase, ChatUsage, ScriptedChatModel
 from agentrt.testing import approve
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of
+from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, saved_state
 from tests.middleware.budget.helpers import answer, calling, requests, result_states, warnings_in
 from tests.middleware.fake_time import Clock, Least, in_jumping_time
 
@@ -108,7 +108,7 @@ async def test_each_reply_has_a_budget_of_its_own() -> None:
 async def test_a_loaded_conversation_has_spent_what_it_had() -> None:
     agent = agent_of([answer(100)], middlewares=[BudgetMiddleware(conversation=Budget(tokens=100))])
     await agent.reply("go")
-    state = AgentState.model_validate_json(agent.state.model_dump_json())
+    state = saved_state(agent)
     again = agent_of(["never"], middlewares=[BudgetMiddleware(conversation=Budget(tokens=100))], state=state)
     assert (await again.reply("go on")).finished_reason == "exceed_budget"
     assert requests(again) == 0

@@ -35,7 +35,7 @@ from agentrt.middleware import (
 )
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import call
+from tests.loop.helpers import call, elsewhere
 from tests.middleware.redis_server import answers, when_redis_fails
 
 TOKENS = 10  # of each answer
@@ -186,7 +186,7 @@ async def converse(agent: Agent, question: str, cancelled_after: int | None) -> 
                     for _ in range(cancelled_after):
                         await anyio.lowlevel.checkpoint()
                     scope.cancel()
-        agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+        agent = elsewhere(agent)
         event = agent.waiting()
         if event is None:
             return

@@ -14,6 +14,7 @@ from agentrt.middleware import CompressionMiddleware, KeepLastMiddleware, Middle
 from agentrt.model import ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, check_middleware
 from agentrt_middleware.context.requests import REMOVED
+from tests.loop.helpers import elsewhere
 
 
 def exchange(number: int, size: int = 400) -> list[Msg]:
@@ -153,7 +154,7 @@ async def test_what_is_left_out_stays_out_until_the_next_step() -> None:
         await agent.reply(f"now {number}")
         counts.append(sum(removed_in(sent(agent))))
         agent.state.context += exchange(100 + number)
-        agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+        agent = elsewhere(agent)
     assert counts == sorted(counts)
     assert 2 <= len(set(counts)) < 6
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrt import Agent, AgentState
+from agentrt import Agent
 from agentrt.errors import BudgetExceeded, MiddlewareConfigError, ToolConfigError, Transient
 from agentrt.event import RequireUserConfirmEvent
 from agentrt.message import TextBlock, ToolCallBlock
@@ -27,7 +27,7 @@ from agentrt.testing import check_middleware, lint
 from agentrt.tool import FunctionTool
 from agentrt.types import ContextConfig, DeferredSchema, ToolChoice
 from agentrt_middleware.context.bm25 import rank
-from tests.loop.helpers import call, confirmation_of
+from tests.loop.helpers import call, confirmation_of, elsewhere
 from tests.middleware.fake_time import in_jumping_time
 
 PAIR = {"find_tools", "call_tool"}
@@ -296,7 +296,7 @@ async def test_permission_is_asked_for_the_tool_also_elsewhere() -> None:
     layers = [ToolSelectorMiddleware(1)]
     agent = Agent("a", model=ScriptedChatModel(script), tools=brought, middlewares=layers)
     await agent.reply("Pay the invoice.")
-    agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    agent = elsewhere(agent)
     question = agent.waiting()
     assert isinstance(question, RequireUserConfirmEvent)
     assert [(block.name, block.input) for block in question.tool_calls] == [("delete", '{"name": "x"}')]

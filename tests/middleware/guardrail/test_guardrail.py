@@ -30,7 +30,7 @@ from agentrt.permission import PermissionContext, PermissionMode
 from agentrt.testing import check_middleware
 from agentrt.tool import FunctionTool
 from agentrt.types import ToolChunk
-from tests.loop.helpers import call, items_of
+from tests.loop.helpers import call, elsewhere, items_of
 
 SECRET = "canary-7"
 BOTH = pytest.mark.parametrize("parallel", [True, False])
@@ -199,7 +199,7 @@ async def test_a_replaced_input_is_all_that_a_model_sees(parallel: bool) -> None
     layer = GuardrailMiddleware(input=[hide_secret], parallel=parallel)
     agent = agent_with(["one", "two", "three"], layer)
     await agent.reply(f"tell {SECRET}")
-    again = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    again = elsewhere(agent)
     await again.reply("and now?")
     assert isinstance(agent.model, ScriptedChatModel)
     first = agent.model.calls[-1].messages[0].get_text_content()
@@ -232,7 +232,7 @@ async def test_an_id_that_was_judged_stands_for_no_other_message(parallel: bool)
         Msg("user", f"again {SECRET}", "user", id="bad"),
     ]
     for value in inputs:
-        agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+        agent = elsewhere(agent)
         assert (await agent.reply(value)).finished_reason == "guardrail"
     assert isinstance(agent.model, ScriptedChatModel)
     await agent.reply(Msg("user", "a fine word", "user", id="bad"))

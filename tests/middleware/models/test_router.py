@@ -7,13 +7,13 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrt import Agent, AgentState
+from agentrt import Agent
 from agentrt.errors import BudgetExceeded, MiddlewareConfigError
 from agentrt.message import TextBlock
 from agentrt.middleware import Budget, BudgetMiddleware, MiddlewareBase, ModelRouterMiddleware, RetryMiddleware
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.testing import check_middleware
-from tests.loop.helpers import add, call
+from tests.loop.helpers import add, call, elsewhere
 from tests.middleware.fake_time import in_jumping_time
 
 
@@ -98,7 +98,7 @@ async def test_the_choice_holds_for_its_period(per: Any, asked: int) -> None:
     agent = routed(choose, [[call("1", "add", a=1, b=2)], "three", [call("2", "add", a=1, b=2)], "three"], per=per)
     for _ in range(2):
         await agent.reply("go")
-        agent = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+        agent = elsewhere(agent)
     assert next(numbers) == asked
 
 

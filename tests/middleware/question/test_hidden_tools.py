@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, Toolkit
+from agentrt import Agent, MiddlewareBase, Toolkit
 from agentrt._runtime.block import HIDDEN_CALL
 from agentrt.console.confirmation import next_confirmation
 from agentrt.errors import InvalidInputError, MiddlewareConfigError, UsageError
@@ -18,7 +18,7 @@ from agentrt.testing import assert_trajectory, cassette, check_middleware
 from agentrt.testing import call as expected_call
 from agentrt.tool import ToolBase
 from agentrt.types import PermissionBehavior, PermissionDecision
-from tests.loop.helpers import add, call, elsewhere
+from tests.loop.helpers import add, call, elsewhere, saved_state
 from tests.middleware.question.layers import (
     ADD,
     HOOKS,
@@ -172,8 +172,7 @@ def test_hidden_blocks_have_no_characters() -> None:
 async def test_reply_goes_on_where_the_layer_is_gone(hook: str) -> None:
     agent = asking_agent(Asking(hook))
     await agent.reply("go")
-    state = AgentState.model_validate_json(agent.state.model_dump_json())
-    later = asking_agent(state=state)
+    later = asking_agent(state=saved_state(agent))
     msg = await later.reply(answer_to(later, True))
     assert msg.get_text_content() == "done" or hook != "on_acting"
     assert later.waiting() is None
@@ -268,8 +267,7 @@ async def test_yes_to_a_question_runs_no_visible_tool_of_its_name(hook: str) -> 
     asked = asking_agent(Asking(hook))
     await asked.reply("go")
     model = ScriptedChatModel(["done"] if hook == "on_acting" else [[ADD], "done"])
-    state = AgentState.model_validate_json(asked.state.model_dump_json())
-    later = Agent("tester", model=model, tools=[add, raise_budget], state=state)
+    later = Agent("tester", model=model, tools=[add, raise_budget], state=saved_state(asked))
     assert (await later.reply(answer_to(asked, True))).get_text_content() == "done"
     assert ran == []
 

@@ -24,6 +24,7 @@ from agentrt.workspace import BubblewrapSandbox, LocalWorkspace
 from agentrt_middleware.skills.allowed_tools import rules_for_entries
 from agentrt_middleware.skills.catalog import SkillCatalog
 from agentrt_middleware.skills.copies import SkillCopies
+from tests.loop.helpers import elsewhere, saved_state
 from tests.sandboxes import needs_bubblewrap
 from tests.skills.test_reference import front, write_skill
 
@@ -298,7 +299,7 @@ async def test_a_resumed_reply_is_still_bound(skills):
     await agent.reply("Go.")
     answer = approve(agent.state)
     other = make_agent(skills, script[2:])
-    other = other.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    other = other.with_state(saved_state(agent))
     await other.reply(answer)
     assert set(questions(other)) == {"e"}
     # Every request of both processes begins with the same prompt.
@@ -576,7 +577,7 @@ async def test_the_prompt_never_changes_and_new_skills_come_as_a_hint(skills):
     (skills / "docs" / "SKILL.md").write_text(front("docs", "Another description."))
     shutil.rmtree(skills / "pdf")
     await agent.reply("C")
-    resumed = agent.with_state(AgentState.model_validate_json(agent.state.model_dump_json()))
+    resumed = elsewhere(agent)
     await resumed.reply("D")
     first, *others = [request.messages for request in agent.model.calls]
     assert len({messages[0].get_text_content() for messages in (first, *others)}) == 1

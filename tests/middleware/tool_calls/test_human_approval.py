@@ -16,7 +16,7 @@ from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionContext, PermissionDecision, PermissionMode, PermissionRule
 from agentrt.testing import check_middleware
 from agentrt.types import PermissionBehavior
-from tests.loop.helpers import call, confirmation_of, items_of
+from tests.loop.helpers import call, confirmation_of, items_of, saved_state
 from tests.middleware.question.layers import Asking
 
 EACH_MODE = pytest.mark.parametrize("mode", list(PermissionMode))
@@ -242,7 +242,7 @@ async def test_every_option_keeps_the_contract(make: Callable[[], MiddlewareBase
 async def test_a_yes_lets_the_call_run_in_another_process(log: Log) -> None:
     agent = agent_with(HumanApprovalMiddleware(["pay"]), log, [call("1", "pay", amount=3)])
     await agent.reply("go")
-    state = AgentState.model_validate_json(agent.state.model_dump_json())
+    state = saved_state(agent)
     layers = [HumanApprovalMiddleware(["pay"])]
     other = Agent("a", model=ScriptedChatModel(["done"]), toolkit=log.tools(), middlewares=layers, state=state)
     items = await items_of(other, confirmation_of(other))
@@ -277,7 +277,7 @@ async def test_rules_hold_in_sub_agents_of_any_depth(mode: PermissionMode, depth
     [asked] = question.tool_calls
     assert asked.name == "delete_file"
     assert log == []
-    boss.state = AgentState.model_validate_json(boss.state.model_dump_json())
+    boss.state = saved_state(boss)
     await boss.reply(confirmation_of(boss, confirmed=confirmed))
     assert boss.waiting() is None
     assert log == (["a"] if confirmed else [])

@@ -16,7 +16,7 @@ from agentrt.middleware import MiddlewareBase, ToolResultLimitMiddleware
 from agentrt.model import ScriptedChatModel
 from agentrt.testing import check_middleware
 from agentrt.workspace import LocalWorkspace
-from tests.loop.helpers import call
+from tests.loop.helpers import call, saved_state
 
 
 def agent_of(text: str, layer: ToolResultLimitMiddleware, calls: list[Any], **options: Any) -> Agent:
@@ -87,8 +87,7 @@ async def test_a_conversation_that_was_saved_reads_it_elsewhere() -> None:
     layer = ToolResultLimitMiddleware(10, head=1, tail=1)
     first = agent_of("x" * 30, layer, [call("1", "fetch")])
     await first.reply("go")
-    state = AgentState.model_validate_json(first.state.model_dump_json())
-    other = agent_of("", layer, [call("2", "read_result", ref="result-1", offset=25)], state=state)
+    other = agent_of("", layer, [call("2", "read_result", ref="result-1", offset=25)], state=saved_state(first))
     await other.reply("go on")
     assert results_of(other)[0].text == "xxxxx"
 

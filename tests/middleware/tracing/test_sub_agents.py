@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from agentrt import Agent, AgentState, MiddlewareBase, UserMsg
+from agentrt import Agent, MiddlewareBase, UserMsg
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool
-from tests.loop.helpers import add, call, confirmation_of
+from tests.loop.helpers import add, call, confirmation_of, elsewhere
 from tests.middleware.tracing.test_tracing import Spans
 
 
@@ -75,7 +75,7 @@ async def test_spans_of_a_resumed_child_are_under_the_call_again(spans: Spans, s
     spans.begun.clear()
     spans.ended.clear()
 
-    boss = boss.with_state(AgentState.model_validate_json(boss.state.model_dump_json()))
+    boss = elsewhere(boss)
     await run(boss, confirmation_of(boss), streams)
     resumed = ["invoke_agent child", ["execute_tool add", "chat scripted"]]
     assert spans.tree() == [["invoke_agent boss", [["execute_tool child", [resumed]], "chat scripted"]]]

@@ -10,6 +10,7 @@ from agentrt import Agent, Msg
 from agentrt.formatter import format_anthropic, format_openai
 from agentrt.message import AssistantMsg, ProviderBlock, TextBlock
 from agentrt.model import AnthropicChatModel, BedrockChatModel, GeminiChatModel, OpenAIChatModel, OpenAIResponsesModel
+from tests.loop.helpers import rebuilt
 from tests.model import wire_bedrock
 from tests.model.wire_openai import DONE, KEY, Answer, Server, events, json_of
 
@@ -122,10 +123,7 @@ async def message_of(api: str, stream: bool) -> tuple[Msg, Server]:
     async with Agent("tester", model=model) as agent:
         events_of_reply = [event async for event in agent.reply_stream("How many?")]
         (message,) = agent.state.context[1:]
-    rebuilt = Msg("tester", [], "assistant")
-    for event in events_of_reply:
-        rebuilt.append_event(event)
-    assert rebuilt.get_citations() == message.get_citations()
+    assert rebuilt(events_of_reply).get_citations() == message.get_citations()
     return message, server
 
 

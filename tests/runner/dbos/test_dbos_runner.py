@@ -17,7 +17,8 @@ from agentrt.runner import DBOSRunner
 from agentrt.runner.dbos.version import version_of
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool
-from tests.runner.conftest import answer_to, approved_pay, make_agent, rebuild, work
+from tests.loop.helpers import rebuilt
+from tests.runner.conftest import answer_to, approved_pay, make_agent, work
 
 SECRET = "hunter2-secret"
 URL = f"postgresql://agentrt:{SECRET}@127.0.0.1:1/agents"
@@ -42,7 +43,7 @@ async def test_reply_is_answered_once_and_followed_from_elsewhere(new_runner, st
         state = await store.load("ann/1\0")
     assert len(model.calls) == 1
     assert [event.seq for event in later] == [event.seq for event in events[4:]]
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
     assert state.labels == {"owner": "ann"}
     assert logging.getLogger().handlers == handlers
     assert "dbos" not in {record.name for record in caplog.records}
@@ -69,7 +70,7 @@ async def test_question_is_answered_from_elsewhere_and_holds_others(new_runner, 
     assert [message.id for message in state.context if message.role == "assistant"] == [first.reply_id, second.reply_id]
     numbers = [event.seq for event in events]
     assert numbers == sorted(set(numbers))
-    assert rebuild(events).content == state.context[1].content
+    assert rebuilt(events).content == state.context[1].content
 
 
 @pytest.mark.slow
@@ -148,7 +149,7 @@ async def test_follower_gets_the_end_of_a_reply_without_first_events(new_runner,
         events = [event async for event in runner.events("s", handle.reply_id)]
         state = await store.load("s")
     assert isinstance(events[-1], ReplyEndEvent)
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
 
 
 def forget_batches_up_to(database: Any, last: int, deadline: float) -> None:
@@ -170,7 +171,7 @@ async def test_worker_that_drains_hands_its_reply_over(new_runner, store, waitin
     assert (message.finished_reason, waiting.runs) == ("completed", 1)  # it is not idempotent, so it is not run again
     state = await store.load("s")
     assert [block.state for block in state.context[-1].get_content_blocks("tool_result")] == ["unknown"]
-    assert rebuild(events).content == state.context[-1].content
+    assert rebuilt(events).content == state.context[-1].content
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from agentrt.event import ExternalExecutionResultEvent
 from agentrt.message import TextBlock, ToolResultBlock, ToolResultState
 from agentrt.tool import MCPToolset
 from agentrt.tool.mcp.elicitation import elicit_result_of
-from tests.loop.helpers import confirmation_of
+from tests.loop.helpers import confirmation_of, saved_state
 from tests.tool.mcp.servers import agent_calling, results_of, toolset, wait_for_line
 
 
@@ -49,7 +49,7 @@ async def test_same_question_again_is_another_question() -> None:
     async with agent_calling(toolset(), "ask_again", "bad_form") as agent:
         await agent.reply("Go")
         await fill_in(agent, '{"colour": "wrong"}')
-        state = AgentState.model_validate_json(agent.state.model_dump_json())
+        state = saved_state(agent)
     # Sent again in another process: the first question has its answer, and the second waits for its own.
     async with agent_calling(toolset(), "bad_form", state=state) as agent:
         await fill_in(agent, '{"colour": "right"}')
@@ -92,7 +92,7 @@ async def test_question_that_two_calls_may_have_asked_is_cancelled(
 async def test_call_whose_process_died_is_unknown() -> None:
     async with agent_calling(toolset(), "ask") as agent:
         await agent.reply("Go")
-        state = AgentState.model_validate_json(agent.state.model_dump_json())
+        state = saved_state(agent)
     context = state.reply_context
     assert context is not None
     # As it was saved before the call was sent.
@@ -132,7 +132,7 @@ async def test_question_of_a_server_of_the_newer_protocol_parks_too(is_restarted
     async with agent_calling(MCPToolset("s", server=server, ask=False), "paint") as agent:
         await agent.reply("Go")
         assert "Which colour?" in str(agent.waiting())
-        state = AgentState.model_validate_json(agent.state.model_dump_json())
+        state = saved_state(agent)
     # Another process of the server refuses the state of the first one, and gets the call and the answer again.
     server = painter() if is_restarted else server
     async with agent_calling(MCPToolset("s", server=server, ask=False), state=state) as agent:
