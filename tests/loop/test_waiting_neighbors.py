@@ -8,8 +8,8 @@ from agentrt.agent import ReActConfig
 from agentrt.event import ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import Msg, TextBlock, ToolResultBlock
 from agentrt.tool import FunctionTool, ToolBase, ToolContext, ToolResponse
-from tests.loop.helpers import agent_of, call, items_of
-from tests.loop.test_running_calls import Ask, reply_to
+from tests.loop.helpers import agent_of, call, confirmation_of, items_of
+from tests.loop.test_running_calls import Ask
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def test_a_later_call_waits_for_one_that_has_begun(is_parallel: bool) -> N
     agent = agent_of([calls, "Done."], Ask(), write, post, react_config=config)
     await agent.reply("go")
     assert runs == []
-    await agent.reply(reply_to(agent))
+    await agent.reply(confirmation_of(agent))
     assert runs == ["write", "post"]
     results = agent.state.context[-1].get_content_blocks("tool_result")
     assert [(result.id, result.state) for result in results] == [(block.id, "success") for block in calls]
