@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentrt import Agent, AgentState, MiddlewareBase, Msg
-from agentrt.event import AgentEvent, ExternalExecutionResultEvent, UserConfirmResultEvent
+from agentrt.event import AgentEvent, ConfirmResult, ExternalExecutionResultEvent, UserConfirmResultEvent
 from agentrt.message import AssistantMsg, ToolCallBlock, ToolResultBlock, copy_block
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import ToolBase
-from tests.loop.helpers import confirmation_of, elsewhere, items_of
+from tests.loop.helpers import elsewhere, items_of
 
 Log = list[tuple[str, str]]
 
@@ -53,12 +53,19 @@ def asked(agent: Agent, kind: str = "user") -> list[str]:
     return [each.id for each in waiting(agent) if decisions[each.id].waits_for == kind]
 
 
+def confirm(agent: Agent, confirmed: bool, *ids: str, **fields: Any) -> UserConfirmResultEvent:
+    """Answer the questions about these calls, or about all, also where other calls are running."""
+    calls = [each for each in waiting(agent) if each.id in (ids or asked(agent))]
+    results = [ConfirmResult(confirmed, each, **fields) for each in calls]
+    return UserConfirmResultEvent(agent.state.reply_context.reply_id, results)
+
+
 def yes(agent: Agent, *ids: str, **fields: Any) -> UserConfirmResultEvent:
-    return confirmation_of(agent, *ids, **fields)
+    return confirm(agent, True, *ids, **fields)
 
 
 def no(agent: Agent, *ids: str, **fields: Any) -> UserConfirmResultEvent:
-    return confirmation_of(agent, *ids, confirmed=False, **fields)
+    return confirm(agent, False, *ids, **fields)
 
 
 def edited(agent: Agent, **inputs: str) -> UserConfirmResultEvent:

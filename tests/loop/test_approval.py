@@ -25,8 +25,8 @@ from agentrt.event import (
 from agentrt.message import ToolCallBlock, ToolCallState, ToolResultBlock, ToolResultState
 from agentrt.permission import PermissionBehavior, PermissionContext, PermissionRule, digest
 from agentrt.state import InMemoryStateStore
-from tests.loop.helpers import agent_of, call, confirmation_of, elsewhere, items_of, order_of, short
-from tests.loop.parked import Full, Log, PathTool, Told, asked, done, edited, no, results_of, waiting, yes
+from tests.loop.helpers import agent_of, call, elsewhere, items_of, order_of, short
+from tests.loop.parked import Full, Log, PathTool, Told, asked, confirm, done, edited, no, results_of, waiting, yes
 
 ALLOW, ASK, DENY = PermissionBehavior.ALLOW, PermissionBehavior.ASK, PermissionBehavior.DENY
 UP_TO_THE_QUESTION = "RS MS CALL_START:1 CALL_DELTA:1 CALL_END:1 ME REQUIRE_USER_CONFIRM Msg"
@@ -240,7 +240,7 @@ async def test_an_answer_repeated_after_the_reply_changes_nothing(confirmed):
     log: Log = []
     agent = asking(log)
     await agent.reply("go")
-    answer, otherwise = confirmation_of(agent, confirmed=confirmed), confirm(agent, not confirmed)
+    answer, otherwise = confirm(agent, confirmed), confirm(agent, not confirmed)
     final = await agent.reply(answer)
     before, ran = agent.state.model_dump_json(), list(log)
     agent = elsewhere(agent)
@@ -341,7 +341,7 @@ async def test_a_forged_answer_is_refused_and_the_right_one_taken(what, confirme
     agent = asking(log, state_store=store)
     await agent.reply("go")
     revision = agent.state.revision
-    assert words in await refused(agent, forge(confirmation_of(agent, confirmed=confirmed)), code)
+    assert words in await refused(agent, forge(confirm(agent, confirmed)), code)
     assert (await store.load(agent.state.session_id)).revision == revision
     assert log == []
     assert (await agent.reply(yes(agent))).get_text_content() == "done"

@@ -24,8 +24,8 @@ from agentrt.permission import (
 )
 from agentrt.tool import FunctionTool, ToolBase
 from agentrt.tool.arguments import parse_arguments
-from tests.loop.helpers import agent_of, call, confirmation_of, elsewhere, short
-from tests.loop.parked import Answering, Log, PathTool, asked, done, edited, results_of, yes
+from tests.loop.helpers import agent_of, call, elsewhere, short
+from tests.loop.parked import Answering, Log, PathTool, asked, confirm, done, edited, results_of, yes
 
 ALLOW, ASK, DENY, PASSTHROUGH = (PermissionBehavior(each) for each in ("allow", "ask", "deny", "passthrough"))
 SAYS = {each: PermissionDecision(each, "a layer says so") for each in PermissionBehavior}
@@ -299,7 +299,7 @@ async def test_a_denied_call_is_not_decided_again():
     log: Log = []
     agent = with_layers(log, Answering(decide), ask=False)
     await agent.reply("go")
-    await agent.reply(confirmation_of(agent, confirmed=False))
+    await agent.reply(confirm(agent, False))
     assert results_of(agent)["1"].state is ToolResultState.DENIED
     assert log == []
 
@@ -452,7 +452,7 @@ async def answered(agent: Agent, answers: Any) -> Agent:
         if path is not None and confirmed:
             answer = edited(agent, **{first: f'{{"path": "{path}"}}'})
         else:
-            answer = confirmation_of(agent, first, confirmed=confirmed)
+            answer = confirm(agent, confirmed, first)
         if with_rule and confirmed:
             asked_about = answer.confirm_results[0]
             asked_about.rules = list(agent.state.reply_context.decisions[first].suggested_rules)
