@@ -66,12 +66,10 @@ class Store(InMemoryStateStore):
 
 
 async def fly() -> str:
-    """Fly."""
     return f"a {CANARY} flies"
 
 
 async def drip():
-    """Drip."""
     yield f"a {CANARY[:3]}"
     yield f"{CANARY[3:]} drips"
 

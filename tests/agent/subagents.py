@@ -10,7 +10,6 @@ from tests.loop.helpers import call
 
 
 async def search_web(query: str) -> str:
-    """Search the web."""
     return f"found {query}"
 
 

@@ -687,7 +687,6 @@ async def test_hook_registered_while_the_loop_runs_waits_for_the_next():
     notes: list[str] = []
 
     async def learn() -> str:
-        """Learn something."""
         agent.register_instance_hook("post_acting", "late", note_with(notes, "acting"))
         Agent.register_class_hook("post_reply", "late", note_with(notes, "reply"))
         return "learnt"
@@ -811,7 +810,6 @@ async def test_call_replaced_by_pre_acting_is_checked_anew():
     ran: list[int] = []
 
     async def drop(n: int) -> str:
-        """Drop something."""
         ran.append(n)
         return "dropped"
 

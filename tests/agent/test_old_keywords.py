@@ -13,7 +13,6 @@ from agentrt.pipeline import MsgHub
 
 
 def add(a: int, b: int) -> int:
-    """Add."""
     return a + b
 
 

@@ -62,7 +62,6 @@ async def test_link_to_another_sub_agent_is_denied(tmp_path: Path) -> None:
 
 async def test_tools_of_a_sub_agent_get_its_namespace(tmp_path: Path) -> None:
     async def save(context: ToolContext) -> str:
-        """Save something."""
         return context.workspace.location
 
     class Using(SubAgentBase):

@@ -165,7 +165,6 @@ async def test_calls_run_one_after_the_other_where_that_is_asked_for(parallel: b
     log: list[str] = []
 
     async def work(who: str) -> str:
-        """Work."""
         log.append(f"{who} begins")
         await anyio.lowlevel.checkpoint()
         log.append(f"{who} ends")

@@ -221,7 +221,6 @@ async def test_interrupted_sub_agent_returns_its_message_to_its_caller(stage):
 @pytest.mark.parametrize("form", ["inline", "in context", "streaming", "beside another"])
 async def test_a_tool_may_interrupt_its_own_reply(form, goes_on):
     async def stop() -> str:
-        """Stop."""
         assert agent.interrupt("enough")
         if not goes_on:
             await anyio.sleep_forever()

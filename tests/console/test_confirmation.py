@@ -133,7 +133,6 @@ def test_an_input_of_many_values_is_cut_as_a_whole():
 
 async def test_a_conversation_that_does_not_wait_asks_nothing():
     async def add(a: int, b: int) -> int:
-        """Add."""
         return a + b
 
     agent = agent_of([[call("1", "add", a=1, b=2)], "done"], add)

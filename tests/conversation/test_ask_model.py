@@ -83,7 +83,6 @@ async def test_the_answer_is_a_message_and_no_event_tells_of_it(streams: bool):
 
 async def test_a_tool_may_ask():
     async def look(context: ToolContext) -> str:
-        """Look."""
         message = await context.agent.run.ask_model(QUESTION, purpose="look")
         return message.get_text_content() or ""
 

@@ -78,7 +78,6 @@ async def test_emitting_layer_runs_in_a_task_of_its_own_read_or_not():
 
 async def test_events_of_tools_with_and_without_a_context_are_all_seen():
     async def work(context: ToolContext) -> str:
-        """Work."""
         context.emit(CustomEvent("emitted"))
         agent.run.emit(CustomEvent("emitted"))
         return "done"

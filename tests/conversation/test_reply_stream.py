@@ -516,7 +516,6 @@ def test_agents_over_one_state_take_turns_across_threads(backend):
     are_in, may_go_on = threading.Semaphore(0), threading.Event()
 
     async def wait() -> str:
-        """Wait."""
         are_in.release()
         await anyio.to_thread.run_sync(may_go_on.wait)
         return "waited"
@@ -596,12 +595,10 @@ async def test_two_replies_that_would_wait_for_each_other_are_told_so():
     both_ask = Gathering(2)
 
     async def ask_bob() -> str:
-        """Ask bob."""
         await both_ask.wait()
         return (await bob.reply("from alice")).get_text_content() or ""
 
     async def ask_alice() -> str:
-        """Ask alice."""
         await both_ask.wait()
         return (await alice.reply("from bob")).get_text_content() or ""
 

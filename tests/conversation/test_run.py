@@ -129,7 +129,6 @@ async def test_reply_asked_for_in_a_tool_knows_the_one_around_it(ask: Any, calls
     child.when_busy = "wait"
 
     async def search() -> str:
-        """Search."""
         return await ask(child)
 
     blocks = [call(str(number), "search") for number in range(calls)]
@@ -147,7 +146,6 @@ async def test_reply_in_a_tool_that_streams_knows_the_one_around_it(looking: Loo
     child = child_of(looking)
 
     async def search() -> Any:
-        """Search."""
         yield "one, "
         yield await ask_awaited(child)
 
@@ -159,13 +157,11 @@ async def test_replies_of_depth_three_know_their_root(looking: Looking) -> None:
     leaf = child_of(looking)
 
     async def search() -> str:
-        """Search."""
         return await ask_awaited(leaf)
 
     writer = agent_named("writer", [[call("1", "search")], "written"], search)
 
     async def write() -> str:
-        """Write."""
         return await ask_awaited(writer)
 
     boss = agent_named("boss", [[call("1", "write")], "done"], write)
@@ -177,7 +173,6 @@ async def test_replies_of_depth_three_know_their_root(looking: Looking) -> None:
 
 async def test_reply_after_a_tool_of_the_same_task_has_no_parent(looking: Looking) -> None:
     def search() -> str:
-        """Search."""
         return "found"
 
     await agent_of([[call("1", "search")], "done"], search).reply("go")
@@ -196,7 +191,6 @@ async def test_custom_agent_asked_in_a_tool_knows_the_reply_around_it() -> None:
     echo = Echo(name="echo")
 
     async def ask() -> str:
-        """Ask."""
         return (await echo(UserMsg("user", "go"))).get_text_content()
 
     await agent_named("boss", [[call("1", "ask")], "done"], ask).reply("go")

@@ -94,7 +94,6 @@ async def test_an_agent_as_build_starts_each_trial_anew() -> None:
 )
 async def test_approve_answers_questions_about_calls(approve: bool | None, status: str, state: str | None) -> None:
     async def pay() -> str:
-        """Pay."""
         return "paid"
 
     build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
@@ -106,7 +105,6 @@ async def test_approve_answers_questions_about_calls(approve: bool | None, statu
 
 async def test_approve_may_be_a_function_of_the_call() -> None:
     async def pay(amount: int) -> str:
-        """Pay."""
         return "paid"
 
     calls = [call("pay", "c1", amount=5), call("pay", "c2", amount=500)]
@@ -118,7 +116,6 @@ async def test_approve_may_be_a_function_of_the_call() -> None:
 @pytest.mark.parametrize("answer", ["no", None])
 async def test_an_answer_that_is_not_a_bool_allows_no_call(answer: Any) -> None:
     async def pay() -> str:
-        """Pay."""
         return "paid"
 
     build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
@@ -129,7 +126,6 @@ async def test_an_answer_that_is_not_a_bool_allows_no_call(answer: Any) -> None:
 
 async def test_approve_may_be_a_coroutine_function() -> None:
     async def pay() -> str:
-        """Pay."""
         return "paid"
 
     async def refuse(block: ToolCallBlock) -> bool:
@@ -142,7 +138,6 @@ async def test_approve_may_be_a_coroutine_function() -> None:
 
 async def test_a_question_ends_a_trial_with_turns_left() -> None:
     async def pay() -> str:
-        """Pay."""
         return "paid"
 
     build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
@@ -263,7 +258,6 @@ async def test_a_reply_that_raises_or_hangs_fails_its_trial() -> None:
 
 async def test_a_record_without_content_is_enough_for_most() -> None:
     async def find() -> str:
-        """Find."""
         return "found"
 
     async with InMemoryStateStore() as store:
@@ -275,7 +269,6 @@ async def test_a_record_without_content_is_enough_for_most() -> None:
 
 async def test_calls_of_sub_agents_are_tool_uses() -> None:
     async def find() -> str:
-        """Find."""
         return "found"
 
     child = Agent("finder", "You find.", ScriptedChatModel([[call("find")], "Found."]), [find])

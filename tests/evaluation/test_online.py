@@ -128,7 +128,6 @@ async def test_errors_and_used_up_budgets_are_verdicts_that_fail() -> None:
 
 async def test_only_a_share_of_completed_replies_is_judged() -> None:
     async def pay() -> str:
-        """Pay."""
         return "paid"
 
     async with InMemoryStateStore() as store:

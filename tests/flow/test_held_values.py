@@ -344,7 +344,6 @@ async def test_a_sub_agent_has_handles_of_its_own_both_ways():
 
 async def test_the_answer_of_a_sub_agent_that_was_shown_text_is_held():
     async def show(handle: str, context: ToolContext) -> str:
-        """Show."""
         return context.agent.show_held(context.tool_call.input.split('"')[3])
 
     def look(messages, tools):

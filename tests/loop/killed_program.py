@@ -33,7 +33,6 @@ def agent_in(directory: Path, reach: Reach, state: AgentState) -> Agent:
         os.close(descriptor)
 
     async def pay(number: int) -> str:
-        """Pay."""
         reach("inside: before")
         write(str(number))
         reach("inside: after")
@@ -41,7 +40,6 @@ def agent_in(directory: Path, reach: Reach, state: AgentState) -> Agent:
         return f"paid {number}"
 
     async def settle(context: ToolContext) -> ToolResponse | str:
-        """Settle."""
         states: list[str] = []
         for number in range(1, CALLS + 1):
             name = {ASKING: "ask_and_pay", REPEATABLE: "pay_by_key"}.get(number, "pay")

@@ -298,7 +298,6 @@ async def test_a_block_of_any_class_is_kept_as_it_left():
     seen = []
 
     async def look(word: str) -> str:
-        """Look."""
         seen.append(word)
         return f"a {word} found"
 
@@ -670,7 +669,6 @@ async def test_printing_shows_the_answer_that_left():
 
 def waiting_agent(play: Play) -> Agent:
     async def write() -> str:
-        """Write."""
         return "written"
 
     agent = agent_of([[TextBlock("Well."), call("1", "write")], "done"], FunctionTool(write, ask=True))

@@ -503,7 +503,6 @@ async def test_metadata_is_the_same_when_the_tool_is_entered_again() -> None:
     got: list[object] = []
 
     async def look() -> ToolResponse:
-        """Look."""
         return ToolResponse([], metadata={"pair": (1, 2), "on": date(2026, 1, 1)})
 
     async def work(context: ToolContext) -> ToolResponse:

@@ -64,7 +64,6 @@ def kept(agent: Agent) -> str:
 
 
 def fly() -> str:
-    """Fly."""
     return "a canary flies"
 
 
@@ -137,7 +136,6 @@ async def test_a_layer_may_make_a_result_an_error():
 
 async def test_pieces_of_a_stream_wait_until_the_whole_has_passed(layer):
     async def drip():
-        """Drip."""
         yield "a can"
         yield "ary"
 
@@ -269,7 +267,6 @@ async def test_a_summary_passes_before_older_messages_go(layer):
 
 async def test_what_a_tool_answers_in_the_models_place_passes(layer):
     async def answer() -> ToolResponse:
-        """Answer."""
         return ToolResponse([TextBlock("told")], metadata={"response_msg": Msg("tester", "the canary", "assistant")})
 
     agent = agent_of([[call("1", "answer")]], answer, middlewares=[layer])
@@ -431,7 +428,6 @@ async def test_the_source_of_a_hint_is_kept_as_a_layer_leaves_it():
             return replace(content, name=content.name.replace("canary", "bird"))
 
     async def sing(context: ToolContext) -> str:
-        """Sing."""
         context.emit(HintBlockEvent("", context.new_id(), "It sings.", "the canary"))
         return "done"
 
@@ -447,7 +443,6 @@ async def test_the_structured_output_of_what_a_tool_answers_passes():
             return content if content.structured_output is None else replace(content, structured_output={"it": "bird"})
 
     async def answer() -> ToolResponse:
-        """Answer."""
         told = Msg("tester", "told", "assistant", structured_output={"it": "canary"})
         return ToolResponse([TextBlock("told")], metadata={"response_msg": told})
 

@@ -217,7 +217,6 @@ async def test_a_model_that_says_nothing_twice_is_malformed():
 
 async def test_a_failing_concurrent_call_leaves_the_others_in_order():
     async def fail() -> str:
-        """Fail."""
         raise ToolError("no")
 
     agent = agent_of([[call("1", "add", a=1, b=2), call("2", "fail"), call("3", "add", a=3, b=4)], "done"], add, fail)

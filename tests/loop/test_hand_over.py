@@ -95,7 +95,6 @@ async def test_another_task_hands_over_a_reply_that_waits_for_its_tool(layers):
     begun, runs = anyio.Event(), []
 
     async def wait(context: ToolContext) -> str:
-        """Wait."""
         runs.append(context.idempotency_key)
         if len(runs) == 1:
             begun.set()
@@ -140,7 +139,6 @@ async def test_running_call_of_another_tool_becomes_unknown():
     begun = anyio.Event()
 
     async def pay() -> str:
-        """Pay."""
         begun.set()
         await anyio.sleep_forever()
         return "paid"
@@ -157,7 +155,6 @@ async def test_running_call_of_another_tool_becomes_unknown():
 
 
 async def pay(amount: int, context: ToolContext) -> Any:
-    """Pay."""
     yield f"{context.idempotency_key} "
     yield f"paid {amount}"
 

@@ -65,7 +65,6 @@ async def test_a_layer_cannot_keep_a_cancellation_from_the_caller(layer, anyio_b
     ran = []
 
     async def work() -> str:
-        """Work."""
         ran.append(1)
         scope.deadline = anyio.current_time()
         await anyio.sleep_forever()
@@ -266,7 +265,6 @@ async def test_an_interrupt_for_another_session_stops_nothing():
     started = anyio.Event()
 
     async def work() -> str:
-        """Work."""
         started.set()
         await anyio.sleep(0.05)
         return "done"

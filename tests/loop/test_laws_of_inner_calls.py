@@ -490,7 +490,6 @@ async def test_a_retry_asks_the_inner_tool_whether_it_may_run_twice(is_read_only
     tried: list[str] = []
 
     async def fetch() -> None:
-        """Fetch."""
         tried.append("inside")
         raise ValueError
 

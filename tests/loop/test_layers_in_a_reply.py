@@ -274,7 +274,6 @@ async def test_an_emitted_event_is_seen_while_its_emitter_waits(hook):
                 yield item
 
     async def work(context: ToolContext) -> str:
-        """Work."""
         if hook == "tool":
             await announce_and_wait(context.emit)
         return "done"
@@ -293,7 +292,6 @@ async def test_an_emitted_event_is_seen_while_its_emitter_waits(hook):
 
 async def test_a_plain_function_in_its_thread_may_emit_too():
     def work(context: ToolContext) -> str:
-        """Work."""
         for step in range(3):
             context.emit(CustomEvent(f"step {step}"))
         return "done"
@@ -391,7 +389,6 @@ async def test_a_tool_that_returns_a_generator_streams_in_a_reply(calls, layers)
 
 async def test_a_rewritten_result_replaces_what_was_streamed():
     async def count() -> object:
-        """Count."""
         yield "1 "
         yield "2 secret"
 

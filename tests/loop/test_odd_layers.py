@@ -103,7 +103,6 @@ async def test_what_a_layer_says_of_a_permission_can_be_saved(behavior, message,
             return PermissionDecision(behavior, message, message, suggested_rules=rules)
 
     async def look() -> str:
-        """Look."""
         return "nothing"
 
     agent = saved_agent(tmp_path, Decides(), script=[[call("1", "look")], "done"], tools=[look])
@@ -151,7 +150,6 @@ def result_of(agent: Agent) -> ToolResultBlock:
 @pytest.mark.parametrize("pieces", [1, 3])
 async def test_metadata_of_a_streaming_tool_has_a_limit(pieces):
     async def look() -> Any:
-        """Look."""
         for piece in range(pieces):
             yield ToolChunk([TextBlock("x")], metadata={f"key{piece}": "x" * (1_200_000 // pieces)})
 
@@ -164,7 +162,6 @@ async def test_metadata_of_a_streaming_tool_has_a_limit(pieces):
 
 async def test_metadata_of_a_tool_has_a_limit():
     async def look() -> ToolResponse:
-        """Look."""
         return ToolResponse([TextBlock("x")], metadata={"key": "x" * 1_000_000})
 
     agent = Agent("a", model=ScriptedChatModel([[call("1", "look")], "done"]), toolkit=Toolkit([look]))

@@ -511,7 +511,6 @@ async def test_layers_decide_on_the_arguments_that_the_tool_gets():
             return await next_handler()
 
     async def send(to: list[str], limit: float = 5) -> str:
-        """Send."""
         return f"{to} {limit}"
 
     agent = agent_of([[call("1", "send", to=["bob"])], "done"], send, middlewares=[Watch()])

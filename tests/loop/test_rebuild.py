@@ -205,7 +205,6 @@ class Tools:
     """Tools of every temper."""
 
     async def fail(self) -> str:
-        """Fail."""
         raise ValueError("broken")
 
     async def count(self) -> Any:

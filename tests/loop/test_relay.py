@@ -139,7 +139,6 @@ async def test_a_reader_that_leaves_stops_a_child_that_waits_for_room() -> None:
 @pytest.mark.parametrize("reply_id", ["", "own"])
 async def test_only_events_of_other_replies_are_relayed(reply_id: str) -> None:
     async def send(context: ToolContext) -> str:
-        """Send something."""
         await context.relay(CustomEvent("a", reply_id=context.reply_id if reply_id else ""))
         return "sent"
 

@@ -298,7 +298,6 @@ async def test_a_tool_that_is_not_resumable_cannot_wait(caplog: pytest.LogCaptur
 
 async def test_a_tool_that_is_not_resumable_keeps_nothing() -> None:
     async def keep(context: ToolContext) -> None:
-        """Keep something."""
         context.kept["a"] = 1
 
     agent = agent_of([[call("1", "keep")], "Done."], keep)

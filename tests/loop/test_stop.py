@@ -76,7 +76,6 @@ async def test_a_fallback_does_not_take_a_stop():
 
 async def test_a_tool_stops_the_reply():
     async def stop(context: ToolContext) -> str:
-        """Stop."""
         context.run.stop("guardrail")
 
     message = await agent_of([[call("1", "stop")], "done"], stop).reply("go")

@@ -333,7 +333,6 @@ async def test_layers_invalid_schema_fails_before_input_is_taken():
 
 async def test_interrupted_reply_has_no_answer_even_if_one_was_taken():
     async def stop() -> str:
-        """Stop."""
         agent.interrupt()
         await anyio.sleep_forever()
         return "never"

@@ -27,7 +27,6 @@ class Scan(ToolBase):
 
 
 async def read() -> str:
-    """Read something."""
     return "read"
 
 
@@ -41,12 +40,10 @@ async def test_a_later_call_waits_for_one_that_has_begun(is_parallel: bool) -> N
     runs: list[str] = []
 
     def write() -> str:
-        """Write something."""
         runs.append("write")
         return "written"
 
     async def post(context: ToolContext) -> str:
-        """Post something."""
         runs.append("post")
         return "posted"
 

@@ -81,12 +81,10 @@ async def everything(**options: Any) -> Agent:
     """Reply with a canary in every place that can hold content."""
 
     async def look(text: str, context: ToolContext) -> str:
-        """Look."""
         context.emit(CustomEvent("looked", CANARY))
         return f"found {CANARY}"
 
     async def fail(text: str) -> str:
-        """Fail."""
         raise ValueError(CANARY)
 
     script = [

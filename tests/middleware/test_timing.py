@@ -36,12 +36,10 @@ async def test_each_model_call_and_each_tool_is_measured(stream: bool) -> None:
     spend, timings = Spend(), list[Timing]()
 
     async def work() -> str:
-        """Work."""
         spend.clock.now += 5
         return "done"
 
     async def fail() -> str:
-        """Fail."""
         spend.clock.now += 7
         raise ValueError("x")
 
@@ -92,7 +90,6 @@ async def test_nothing_is_measured_while_nobody_would_hear_of_it(caplog: pytest.
         return 0.0
 
     async def work() -> str:
-        """Work."""
         return "done"
 
     agent = agent_of([[call("1", "work")], "a", "b"], work, middlewares=[TimingMiddleware(clock=clock)])

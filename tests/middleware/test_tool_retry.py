@@ -145,7 +145,6 @@ async def test_the_end_of_a_result_replaces_what_failed_runs_streamed() -> None:
     runs = 0
 
     async def report() -> AsyncGenerator[ToolChunk, None]:
-        """Report."""
         nonlocal runs
         runs += 1
         yield ToolChunk([TextBlock(f"page {runs}, ")])

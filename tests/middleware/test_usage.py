@@ -295,7 +295,6 @@ async def test_what_a_tool_leaves_behind_is_not_of_the_reply() -> None:
             await expert.reply("?")
 
         async def begin() -> str:
-            """Begin something."""
             group.start_soon(ask_later)
             return "begun"
 

@@ -366,7 +366,6 @@ async def test_reply_with_an_id_is_given_once(team: Handoffs) -> None:
 
 async def test_interrupt_ends_whichever_reply_there_is() -> None:
     async def wait() -> str:
-        """Wait."""
         team.interrupt()
         await anyio.sleep_forever()
         return ""

@@ -41,7 +41,6 @@ def make_agent(*tools: Any, model: Any = None, **options: Any) -> Agent:
 
 def approved_pay() -> FunctionTool:
     async def pay() -> str:
-        """Pay."""
         return "paid"
 
     return FunctionTool(pay, ask=True)
@@ -54,7 +53,6 @@ class Waiting:
         self.begun, self.release, self.runs = anyio.Event(), anyio.Event(), 0
 
     async def wait(self) -> str:
-        """Wait."""
         self.runs += 1
         self.begun.set()
         await self.release.wait()

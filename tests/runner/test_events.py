@@ -21,7 +21,6 @@ WORDS = " ".join(f"word{number}" for number in range(30))
 
 async def reply_events() -> tuple[list[Any], Any]:
     async def look() -> str:
-        """Look."""
         return "seen"
 
     agent = make_agent(look, state=AgentState(session_id="s"))
@@ -87,7 +86,6 @@ async def test_follower_elsewhere_sees_what_is_saved(sqlite):
     go, seen = anyio.Event(), []
 
     async def wait() -> str:
-        """Wait."""
         await go.wait()
         return "waited"
 

@@ -110,7 +110,6 @@ async def test_sessions_run_side_by_side_up_to_the_limit(sqlite):
     release = anyio.Event()
 
     async def wait() -> str:
-        """Wait."""
         running.append(1)
         if len(running) == 3:
             release.set()

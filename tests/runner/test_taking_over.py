@@ -34,7 +34,6 @@ async def leave_reply(store: Any, *, takeovers: int = 0, tool: str = "look") -> 
 
 
 async def look() -> str:
-    """Look."""
     return "seen"
 
 

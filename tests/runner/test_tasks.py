@@ -23,7 +23,6 @@ def background(function: Any, **options: Any) -> FunctionTool:
 
 
 async def crawl() -> str:
-    """Crawl."""
     return "12 pages"
 
 
@@ -163,7 +162,6 @@ async def test_parent_that_waits_is_woken_after_the_answer(sqlite, waiting):
 
 async def test_failing_task_wakes_with_its_error(sqlite):
     async def fail() -> str:
-        """Fail."""
         raise ValueError("no such site")
 
     async with work(Runner(make_agent(background(fail)), sqlite)) as runner:
@@ -205,7 +203,6 @@ async def test_queued_task_is_stopped_unrun_and_wakes(sqlite):
     waiting, runs = Waiting(), []
 
     async def note() -> str:
-        """Note."""
         runs.append(1)
         return "noted"
 

@@ -18,7 +18,6 @@ SECRET = "sk-0123456789abcdef"
 
 
 async def find(name: str) -> str:
-    """Find something."""
     return f"found {name}"
 
 

@@ -58,7 +58,6 @@ class World:
         self.name = "pay_all" if has_child else "pay"
 
     async def pay(self, query: str) -> str:
-        """Pay somebody."""
         self.paid.append(query)
         return f"paid {query}"
 
@@ -175,7 +174,6 @@ async def test_a_question_is_asked_anew_in_a_fork(store: InMemoryStateStore, in_
     paid: list[str] = []
 
     async def pay() -> str:
-        """Pay."""
         paid.append("x")
         return "paid"
 
@@ -247,7 +245,6 @@ async def test_the_record_answers_no_call_of_another_tool_of_that_name(store: In
 
     def named(place: str, is_read_only: bool) -> FunctionTool:
         async def pay(query: str) -> None:
-            """Pay."""
             paid.append(place)
 
         return FunctionTool(pay, is_read_only=is_read_only)
@@ -275,12 +272,10 @@ async def test_the_record_answers_calls_inside_of_one_in_progress(store: InMemor
     paid: list[str] = []
 
     async def pay(query: str) -> str:
-        """Pay."""
         paid.append(query)
         return f"paid {query}"
 
     async def work(context: ToolContext) -> ToolResponse:
-        """Work."""
         first = await context.call("pay", {"query": "1"})
         return first if first.waits else await context.call("pay", {"query": first.text})
 

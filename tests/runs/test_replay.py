@@ -307,7 +307,6 @@ async def test_questions_are_answered_as_they_were(store: InMemoryStateStore, in
     paid: list[str] = []
 
     async def pay() -> str:
-        """Pay."""
         paid.append("x")
         return "paid"
 
@@ -442,7 +441,6 @@ async def test_sub_agents_replay_under_their_recorded_handles(store: InMemorySta
 
 async def test_tools_that_change_the_conversation_replay(store: InMemoryStateStore):
     async def pay(name: str) -> str:
-        """Pay."""
         return f"paid {name}"
 
     def reading(tool: str, **arguments: str) -> Any:
@@ -511,12 +509,10 @@ class Working:
         self.tools = [FunctionTool(self.work, is_resumable=True), tool]
 
     async def pay(self, query: str) -> str:
-        """Pay."""
         self.paid.append(query)
         return f"paid {query}"
 
     async def work(self, context: ToolContext) -> ToolResponse:
-        """Work."""
         first = await context.call(self.name, {"query": "1"})
         return first if first.waits else await context.call(self.name, {"query": "2"})
 

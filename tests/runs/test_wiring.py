@@ -49,7 +49,6 @@ async def test_a_worker_that_leaves_a_reply_has_written_its_run(store: InMemoryS
     begun = anyio.Event()
 
     async def wait() -> None:
-        """Wait."""
         begun.set()
         await anyio.sleep_forever()
 

@@ -104,7 +104,6 @@ def text_of(task: Task) -> str:
 
 async def test_stream_builds_the_task_that_is_kept():
     async def look(city: str) -> str:
-        """Look."""
         return f"rain in {city}"
 
     first = ChatResponse([TextBlock("I look."), ToolCallBlock("c1", "look", '{"city": "Oslo"}')])
@@ -149,7 +148,6 @@ async def test_whole_answer_comes_when_the_task_is_over_or_at_once():
     may_end = anyio.Event()
 
     async def wait() -> str:
-        """Wait."""
         begun.set()
         await may_end.wait()
         return "done"
@@ -230,7 +228,6 @@ async def test_cancelling_stops_what_runs_and_followers_see_it():
     begun, stopped = anyio.Event(), anyio.Event()
 
     async def wait() -> str:
-        """Wait."""
         begun.set()
         try:
             await anyio.sleep_forever()
@@ -370,7 +367,6 @@ async def test_running_and_queued_tasks_are_listed():
     started, done = anyio.Event(), anyio.Event()
 
     async def pay() -> str:
-        """Pay."""
         started.set()
         await done.wait()
         return "paid"

@@ -67,7 +67,6 @@ def roles(run: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def test_thinking_text_and_tool_become_messages(play):
     async def look(city: str) -> str:
-        """Look."""
         await anyio.sleep(0.1)
         return f"rain in {city}"
 
@@ -136,7 +135,6 @@ def test_failure_ends_a_run_and_not_the_thread(play):
 
 def test_interrupted_reply_is_a_cancelled_run(play):
     async def stop(context: ToolContext) -> str:
-        """Stop."""
         context.agent.interrupt()
         return "never"
 

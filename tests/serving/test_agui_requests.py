@@ -182,17 +182,14 @@ async def rendered_runs(agent: Agent) -> list[dict[str, Any]]:
 
 async def test_the_calls_of_a_tool_are_in_a_message_of_their_own() -> None:
     async def settle(context: ToolContext) -> ToolResponse | str:
-        """Settle."""
         found = await context.call("find")
         paid = await context.call("pay", {"ids": found.text})
         return paid if paid.waits else paid.text
 
     async def find() -> str:
-        """Find."""
         return "17"
 
     async def pay(ids: str) -> str:
-        """Pay."""
         return f"paid {ids}"
 
     model = ScriptedChatModel([[ToolCallBlock("c", "settle", "{}")], "Settled."])
@@ -211,15 +208,12 @@ async def test_the_calls_of_a_tool_are_in_a_message_of_their_own() -> None:
 
 async def test_a_call_of_an_earlier_run_has_its_result_in_this_one() -> None:
     async def settle(context: ToolContext) -> ToolResponse:
-        """Settle."""
         return await context.call("pay_all")
 
     async def pay_all(context: ToolContext) -> ToolResponse:
-        """Pay all."""
         return await context.call("pay")
 
     async def pay() -> str:
-        """Pay."""
         return "paid"
 
     model = ScriptedChatModel([[ToolCallBlock("c", "settle", "{}")], "Settled."])

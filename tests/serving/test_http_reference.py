@@ -30,7 +30,6 @@ TIME = "2026-01-31T12:00:00Z"
 
 def make_agent() -> Agent:
     async def pay(amount: int) -> str:
-        """Pay."""
         return f"Paid {amount}."
 
     def answer(messages: Any, _: Any) -> Any:

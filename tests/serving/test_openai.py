@@ -41,7 +41,6 @@ def serve_openai(agent: Any, *, key: str = "none", **options: Any) -> Iterator[t
 
 def weather_agent() -> Agent:
     async def look(city: str) -> str:
-        """Look."""
         await anyio.sleep(0.1)
         return f"rain in {city}"
 

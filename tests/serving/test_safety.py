@@ -38,7 +38,6 @@ class Gate:
         self._is_open.set()
 
     async def wait(self) -> str:
-        """Wait."""
         self.begun.set()
         await self._is_open.wait()
         return "open"

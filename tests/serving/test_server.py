@@ -164,7 +164,6 @@ def test_reply_continues_without_its_reader_unless_told(path, body, status):
     began, may_end = threading.Event(), threading.Event()
 
     def wait() -> str:
-        """Wait."""
         began.set()
         return str(may_end.wait(PATIENCE))
 

@@ -140,7 +140,6 @@ async def test_status_follows_the_reply_in_progress(store):
     statuses = []
 
     async def pay() -> str:
-        """Pay."""
         [info] = (await store.list()).sessions
         statuses.append(info.status)
         return "paid"

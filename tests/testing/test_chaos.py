@@ -25,7 +25,6 @@ RAN: list[str] = []
 
 
 async def find(name: str) -> str:
-    """Find something."""
     RAN.append(name)
     return f"found {name} in the long list"
 

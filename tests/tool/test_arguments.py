@@ -22,7 +22,6 @@ JSON = st.recursive(
 
 
 async def get_weather(city: str, days: int = 3) -> str:
-    """Get the weather."""
     return f"{city} {days}"
 
 

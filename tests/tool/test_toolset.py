@@ -20,7 +20,6 @@ from agentrt.tool import FunctionTool, ToolBase, ToolGroup, Toolset
 
 
 async def count() -> int:
-    """Count."""
     return 1
 
 

@@ -402,7 +402,6 @@ async def test_tool_finds_the_workspace_of_its_agent(files: LocalWorkspace) -> N
 
 async def test_denied_path_is_a_result_for_the_model(files: LocalWorkspace) -> None:
     async def save(path: str, context: ToolContext) -> str:
-        """Save something."""
         await context.workspace.write_text(path, "x")
         return "saved"
 

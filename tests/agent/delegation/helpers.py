@@ -21,7 +21,6 @@ class Counting:
 
     def tool(self, name: str = "publish", **options: Any) -> ToolBase:
         async def publish(what: str) -> str:
-            """Publish something."""
             self.runs.append(what)
             return f"published {what}"
 

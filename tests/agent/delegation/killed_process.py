@@ -27,7 +27,6 @@ from tests.killed import Reach, TellingStore, end_threads, run_in_fork
 def tree(directory: Path, reach: Reach, state: AgentState) -> Agent:
     def worker(name: str, ask: bool) -> Agent:
         async def publish(what: str) -> str:
-            """Publish something."""
             reach("before publishing")
             descriptor = os.open(directory / "published", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             os.write(descriptor, f"{what}\n".encode())

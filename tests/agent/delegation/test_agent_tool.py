@@ -494,7 +494,6 @@ async def test_at_most_so_many_calls_run_at_a_time() -> None:
     running = most = 0
 
     async def work() -> str:
-        """Work."""
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -541,7 +540,6 @@ async def test_files_are_a_part_of_those_of_the_supervisor(tmp_path: Any) -> Non
     from agentrt.workspace import LocalWorkspace
 
     async def note(context: ToolContext) -> str:
-        """Note something."""
         await context.workspace.write_text("note.md", "x")
         return context.workspace.location
 
@@ -566,7 +564,6 @@ async def test_deps_reach_the_tools_of_a_child() -> None:
     seen: list[Any] = []
 
     async def look(context: ToolContext) -> str:
-        """Look."""
         seen.append(context.deps)
         return "seen"
 

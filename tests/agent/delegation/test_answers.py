@@ -25,7 +25,6 @@ def agent_from(tree: Any, name: str, runs: list[str]) -> Agent:
     if isinstance(tree, int):
 
         async def publish(what: str) -> str:
-            """Publish something."""
             runs.append(what)
             return f"{what} is out"
 

@@ -178,7 +178,6 @@ async def test_a_message_from_an_acting_override_ends_the_reply():
 
 async def test_a_streaming_tool_streams_through_an_acting_override():
     async def count():
-        """Count."""
         for number in "12":
             yield number
 

@@ -79,7 +79,6 @@ def test_an_unfinished_paragraph_is_cut_to_the_screen(screen):
 
 async def test_text_is_markdown_and_everything_else_is_there(screen):
     def add(a: int, b: int) -> int:
-        """Add."""
         return a + b
 
     answer = "# Result\n\nIt is **five**, see [here](http://example.org).\n\n[red]not markup[/red] :smile:\n"

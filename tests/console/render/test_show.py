@@ -43,17 +43,14 @@ async def shown(agent: Agent, capsys, **options) -> list[str]:
 
 
 def add(a: int, b: int) -> int:
-    """Add."""
     return a + b
 
 
 async def fail() -> str:
-    """Fail."""
     raise ValueError("no \x1b[31mway")
 
 
 async def count():
-    """Count."""
     for number in range(25):
         yield f"line {number}\n"
 
@@ -100,14 +97,12 @@ async def test_lines_of_concurrent_calls_name_their_tool(capsys):
     both = {"one": anyio.Event(), "two": anyio.Event()}
 
     async def one():
-        """One."""
         yield "1 begins\n"
         both["one"].set()
         await both["two"].wait()
         yield "1 ends"
 
     async def two():
-        """Two."""
         await both["one"].wait()
         yield "2 begins\n"
         both["two"].set()
@@ -281,7 +276,6 @@ async def test_a_failure_is_raised_and_the_stream_closed():
 
 async def test_a_cancelled_reply_is_closed_and_shown_as_stopped(capsys):
     async def wait() -> None:
-        """Wait."""
         scope.cancel()
         await anyio.sleep_forever()
 

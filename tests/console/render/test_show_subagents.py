@@ -53,7 +53,6 @@ async def test_what_a_tool_calls_is_indented_under_its_call(capsys):
     finder = agent_of("finder", [[looks], "Not there."], [look])
 
     async def search(context: ToolContext) -> str:
-        """Search."""
         await context.call("look", {"place": "the bag"})
         return (await context.call("finder", {"query": "go"})).text
 

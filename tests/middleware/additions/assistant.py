@@ -64,7 +64,6 @@ def blocks_of(messages: list[Msg]) -> dict[str, str]:
 
 async def build(folder: Path, script: list[Any]) -> tuple[Agent, LongTermMemoryMiddleware]:
     async def pay(amount: int) -> str:
-        """Pay."""
         return "paid"
 
     store = StateStore(folder / "states")

@@ -265,7 +265,6 @@ async def test_tool_retries_count_once_and_take_no_used_up_budget() -> None:
     runs = 0
 
     async def look() -> str:
-        """Look."""
         nonlocal runs
         runs += 1
         raise BudgetExceeded("used up") if runs > 2 else ConnectionError
@@ -575,7 +574,6 @@ async def test_seconds_are_those_of_work() -> None:
             return calling(1, len(messages), tool="wait")
 
     async def wait(a: int, b: int) -> str:
-        """Wait."""
         await anyio.sleep(5)
         return "done"
 
@@ -594,7 +592,6 @@ async def test_calls_side_by_side_take_their_time_once() -> None:
     import anyio
 
     async def wait(a: int, b: int) -> str:
-        """Wait."""
         await anyio.sleep(a)
         return "done"
 

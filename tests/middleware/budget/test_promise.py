@@ -160,13 +160,11 @@ class Planned(ChatModelBase):
 
 
 async def work() -> str:
-    """Work."""
     await anyio.lowlevel.checkpoint()
     return "worked"
 
 
 async def pay() -> str:
-    """Pay."""
     return "paid"
 
 

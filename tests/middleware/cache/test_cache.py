@@ -134,12 +134,10 @@ class Change(MiddlewareBase):
 
 
 async def look() -> str:
-    """Look."""
     return "sunny"
 
 
 async def look_well() -> str:
-    """Look well."""
     return "sunny"
 
 
@@ -269,7 +267,6 @@ async def test_a_result_that_a_redaction_would_hide_is_not_kept(tools: bool) -> 
     store = Kept()
 
     async def find() -> str:
-        """Find."""
         return "bob@example.com"
 
     layers = [RedactionMiddleware([EMAIL], tools=tools), CacheMiddleware(store, tools={"find": 60})]
@@ -526,7 +523,6 @@ async def test_retries_and_fallbacks_happen_inside_of_a_flight() -> None:
 
 def searching(runs: list[str], *, is_read_only: bool = True) -> FunctionTool:
     async def search(query: str, limit: int = 3) -> str:
-        """Search."""
         runs.append(query)
         if query == "bad":
             raise ConnectionError("down")
@@ -614,7 +610,6 @@ async def test_a_call_does_not_wait_for_the_call_that_it_is_part_of() -> None:
     depths = count()
 
     async def dig(place: str) -> str | None:
-        """Dig."""
         if next(depths) == 3:
             return "ground"
         script = [[call("1", "dig", place=place)], "dug"]
@@ -644,7 +639,6 @@ class Shelf:
         self.owner = owner
 
     async def search(self, query: str, owner: str = "") -> str:
-        """Search."""
         return f"of {owner or self.owner}"
 
 
@@ -655,7 +649,6 @@ async def search_of(query: str, owner: str) -> str:
 
 def tool_of_a_function(owner: str) -> FunctionTool:
     async def search(query: str) -> str:
-        """Search."""
         return f"of {owner}"
 
     return FunctionTool(search, is_read_only=True)

@@ -161,7 +161,6 @@ async def test_what_is_left_out_stays_out_until_the_next_step() -> None:
 
 async def test_results_stay_out_where_calls_of_all_replies_have_one_id() -> None:
     async def look(number: int) -> str:
-        """Look."""
         return str(number) * 400
 
     script: list[Any] = []

@@ -288,7 +288,6 @@ async def test_tools_that_other_layers_bring_are_offered() -> None:
 
 async def test_permission_is_asked_for_the_tool_also_elsewhere() -> None:
     async def delete(name: str) -> str:
-        """Delete something."""
         return f"deleted {name}"
 
     script = [[through("1", "delete", {"name": "x"})], "Done."]

@@ -47,7 +47,6 @@ async def hide_secret(value: str, agent: Any) -> Replace | None:
 class Log(list[int]):
     def tool(self) -> FunctionTool:
         async def pay(amount: int) -> str:
-            """Pay."""
             self.append(amount)
             return f"{SECRET} paid {amount}"
 

@@ -22,7 +22,6 @@ def sent(agent: Any) -> str:
 
 
 async def look(context: ToolContext) -> str:
-    """Look."""
     context.emit(HintBlockEvent("", context.new_id(), f"mind {SECRET}", "look"))
     return "done"
 
@@ -84,7 +83,6 @@ async def test_guards_of_calls_see_the_defaults_of_a_tool():
     seen: list[Any] = []
 
     async def pay(amount: int, currency: str = "EUR") -> str:
-        """Pay."""
         return "paid"
 
     guardrail = GuardrailMiddleware(tool_call=lambda value, agent: seen.append(value.arguments))

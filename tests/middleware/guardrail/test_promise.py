@@ -48,7 +48,6 @@ async def run(plan: list[tuple[bool, bool, bool, int]], on_trip: str, is_async: 
     tripped_at: dict[int, int] = {}
 
     async def note(number: int, words: str) -> str:
-        """Note something."""
         ran.append(number)
         return "noted"
 

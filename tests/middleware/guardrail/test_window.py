@@ -66,7 +66,6 @@ def test_no_secret_leaves_whole_and_nothing_of_its_round_stays(
     ran: list[str] = []
 
     async def note() -> str:
-        """Note."""
         ran.append("note")
         return "noted"
 

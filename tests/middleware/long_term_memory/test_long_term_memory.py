@@ -127,7 +127,6 @@ async def test_failed_replies_are_not_recorded(memory):
 
 async def test_a_reply_that_waits_keeps_its_memories(memory):
     async def pay(amount: int) -> str:
-        """Pay."""
         return "paid"
 
     await memory.record([Msg("user", "Ann pays in crowns.", "user")], owner="ann", key="r0")
@@ -226,7 +225,6 @@ async def test_an_exchange_is_recorded_for_the_owner_of_its_reply():
 
 async def test_a_reply_keeps_its_owner_whoever_answers_its_question():
     def pay() -> str:
-        """Pay."""
         return "paid"
 
     memory = Ledger()

@@ -374,7 +374,6 @@ anyio.run(main, backend=sys.argv[1])
 
 async def test_another_process_resumes_in_the_middle_of_a_plan(anyio_backend_name: str, program_runner: ProgramRunner):
     async def pay(amount: int) -> str:
-        """Pay."""
         return "paid"
 
     tools = [FunctionTool(pay, ask=True)]

@@ -160,7 +160,6 @@ async def test_what_is_found_is_the_same_in_each_round() -> None:
     knowledge = await handbook()
 
     async def learn() -> str:
-        """Learn."""
         await knowledge.add(Document("new", "The office opens at ten from now on. The office! The office!"))
         return "done"
 
@@ -282,7 +281,6 @@ async def test_numbers_are_the_same_after_a_resume() -> None:
     rag = RAGMiddleware(await handbook(), "static")
 
     def pay(amount: int) -> str:
-        """Pay."""
         return "paid"
 
     tools = [FunctionTool(pay, ask=True)]

@@ -79,7 +79,6 @@ class Entries(MemoryCacheStore):
 
 
 async def look(question: str, context: ToolContext) -> Any:
-    """Look."""
     context.emit(CustomEvent("seen", {"by": secret("emitted")}))
     yield ToolChunk([TextBlock(secret("piece"))])
     yield ToolChunk([DataBlock(Base64Source("aGk=", "text/plain"), name=secret("file"))])
@@ -87,18 +86,15 @@ async def look(question: str, context: ToolContext) -> Any:
 
 
 async def fail() -> str:
-    """Fail."""
     raise ConnectionError(secret("failure"))
 
 
 async def pay(amount: int) -> str:
-    """Pay."""
     return "paid"
 
 
 def child() -> Agent:
     async def search() -> str:
-        """Search."""
         return secret("childresult")
 
     script = [[call("c", "search")], f"I asked {secret('childanswer')}."]

@@ -82,7 +82,6 @@ async def test_an_external_result_is_kept_redacted_and_known_again():
 
 async def test_a_result_that_is_streamed_leaves_whole():
     async def drip():
-        """Drip."""
         yield "bob@exam"
         yield "ple.com and more"
 

@@ -303,7 +303,6 @@ async def test_results_are_redacted_piece_by_piece_and_whole() -> None:
 
 async def test_an_answer_that_a_tool_gives_is_redacted() -> None:
     def answer() -> ToolResponse:
-        """Answer."""
         return ToolResponse([TextBlock("ok")], metadata={"response_msg": AssistantMsg("tester", ALL)})
 
     agent = agent_of([[call("1", "answer")]], answer)
@@ -313,7 +312,6 @@ async def test_an_answer_that_a_tool_gives_is_redacted() -> None:
 
 async def test_events_that_tools_and_layers_emit_are_redacted() -> None:
     def tell(context: ToolContext) -> str:
-        """Tell."""
         context.emit(CustomEvent("found", {"mail": [EMAIL_TEXT]}))
         return "ok"
 
@@ -418,7 +416,6 @@ async def test_blocked_input_is_neither_kept_nor_sent() -> None:
 )
 async def test_a_blocked_answer_or_result_ends_the_reply(script: list[Any]) -> None:
     def look(to: str = "") -> str:
-        """Look."""
         return ALL
 
     agent = agent_of(script, look, redaction=RedactionMiddleware(action="block"))
@@ -453,7 +450,6 @@ async def test_tools_and_readers_get_the_values_and_the_model_tokens() -> None:
     sent_to: list[str] = []
 
     def send(to: str) -> str:
-        """Send."""
         sent_to.append(to)
         return f"sent to {to}"
 
@@ -503,7 +499,6 @@ async def test_tokens_hold_in_another_process_but_not_elsewhere() -> None:
 
 async def test_answers_to_questions_are_redacted_before_they_are_kept() -> None:
     def send(to: str) -> str:
-        """Send."""
         return "sent"
 
     agent = agent_of(
@@ -521,7 +516,6 @@ async def test_results_from_outside_are_redacted_before_they_are_kept() -> None:
         is_external_tool = True
 
     def look() -> str:
-        """Look."""
         return ""
 
     agent = agent_of([[call("1", "look")], "Done."], Outside(look))
@@ -580,7 +574,6 @@ async def test_streamed_results_of_a_custom_agent_are_redacted() -> None:
 @pytest.mark.parametrize("options", [{}, {"action": "token"}])
 async def test_sub_agents_are_redacted_too(options: dict[str, Any]) -> None:
     def look() -> str:
-        """Look."""
         return ALL
 
     child_model = ScriptedChatModel([[call("c1", "look")], f"It is {ALL}."])
@@ -597,7 +590,6 @@ async def test_sub_agents_are_redacted_too(options: dict[str, Any]) -> None:
 
 async def test_each_side_may_be_left_as_it_is() -> None:
     def look() -> str:
-        """Look."""
         return EMAIL_TEXT
 
     for side in ("input", "output", "tools"):
@@ -639,7 +631,6 @@ async def test_logs_are_clean_with_its_text(caplog: pytest.LogCaptureFixture) ->
 
 async def test_spans_are_clean_with_its_text() -> None:
     def look(question: str) -> str:
-        """Look."""
         return ALL
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()

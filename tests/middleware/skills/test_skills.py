@@ -470,7 +470,6 @@ async def test_the_list_binds_the_calls_of_a_tool_too(skills):
 
 async def test_a_tool_that_uses_a_skill_asks_and_is_bound(skills):
     async def prepare(context: ToolContext) -> ToolResponse:
-        """Prepare."""
         return await context.call("use_skill", {"name": "pdf"})
 
     script = [call("prepare", "p"), call("delete", "d", path="a"), "Done."]

@@ -25,12 +25,10 @@ EACH_MODE = pytest.mark.parametrize("mode", list(PermissionMode))
 class Log(list[str]):
     def tools(self) -> Toolkit:
         async def delete_file(path: str = "a") -> str:
-            """Delete a file."""
             self.append(path)
             return "deleted"
 
         async def pay(amount: Any) -> str:
-            """Pay."""
             self.append(str(amount))
             return "paid"
 

@@ -13,7 +13,6 @@ from tests.loop.helpers import agent_of, call, items_of
 
 
 async def search(query: str) -> str:
-    """Search."""
     if query == "bad":
         raise ConnectionError("no route to 10.0.0.7")
     return "found"

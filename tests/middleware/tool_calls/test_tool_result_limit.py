@@ -21,7 +21,6 @@ from tests.loop.helpers import call, saved_state
 
 def agent_of(text: str, layer: ToolResultLimitMiddleware, calls: list[Any], **options: Any) -> Agent:
     async def fetch() -> str:
-        """Fetch."""
         return text
 
     script = [[each] for each in calls]

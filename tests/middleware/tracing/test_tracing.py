@@ -424,7 +424,6 @@ async def test_a_model_that_fails_fails_its_chat_and_the_reply(spans: Spans, res
 
 async def test_each_way_a_tool_fails_has_an_error_type_of_its_own(spans: Spans) -> None:
     async def fail() -> str:
-        """Fail."""
         raise ValueError(CANARY)
 
     async def linger() -> str:
@@ -449,7 +448,6 @@ async def test_each_way_a_tool_fails_has_an_error_type_of_its_own(spans: Spans) 
 
 async def test_a_raising_tool_fails_its_span_with_the_error_type(spans: Spans) -> None:
     async def fail() -> str:
-        """Fail."""
         raise KeyError(CANARY)
 
     agent = agent_of(
@@ -809,7 +807,6 @@ async def test_a_text_that_the_redactor_failed_on_is_not_logged(spans: Spans, ca
 
 async def test_numbers_and_media_types_are_redacted_too(spans: Spans) -> None:
     async def pay(card: int, amount: float, now: bool) -> str:
-        """Pay."""
         return "paid"
 
     def redact(text: str) -> str:

@@ -246,7 +246,6 @@ def test_version_is_that_of_the_chains_and_tools():
 @pytest.mark.parametrize("place", ["toolkit", "group", "sub-agent"])
 def test_version_changes_with_a_signature_in_any_place(place):
     def pay(amount: int) -> str:
-        """Pay."""
         return f"paid {amount}"
 
     def pay_to(amount: int, receiver: str) -> str:

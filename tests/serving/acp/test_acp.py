@@ -43,7 +43,6 @@ def call(name: str, arguments: str = "{}", call_id: str = "c1") -> list[ToolCall
 
 
 async def pay(amount: int) -> str:
-    """Pay."""
     return f"paid {amount}"
 
 
@@ -87,7 +86,6 @@ async def test_a_call_is_shown_with_its_states_arguments_and_result(anyio_backen
 
 async def test_a_tool_gives_a_diff_and_locations(anyio_backend: str, editor: Editor) -> None:
     async def edit() -> ToolResponse:
-        """Edit."""
         diff = {"path": "a.py", "old_text": "x = 1", "new_text": "x = 2"}
         wrong = [{"path": 3}, {"line": 1}, "a.py"]
         return ToolResponse("edited", metadata={"diff": diff, "locations": [{"path": "a.py", "line": 7}, *wrong]})
@@ -107,7 +105,6 @@ async def test_the_user_is_asked(anyio_backend: str, answer: str, state: str, ru
     paid: list[int] = []
 
     async def pay(amount: int) -> str:
-        """Pay."""
         paid.append(amount)
         return "paid"
 
@@ -165,7 +162,6 @@ async def test_cancel_ends_a_tool_that_works(anyio_backend: str) -> None:
     begun = anyio.Event()
 
     async def work() -> str:
-        """Work."""
         begun.set()
         await anyio.sleep_forever()
         return ""
@@ -231,7 +227,6 @@ async def test_thoughts_plans_and_usage_are_shown(anyio_backend: str) -> None:
 
 async def test_a_call_of_a_tool_names_the_call_around_it(anyio_backend: str, editor: Editor) -> None:
     async def settle(context: ToolContext) -> Any:
-        """Settle."""
         return await context.call("pay", {"amount": 1})
 
     tools = [pay, FunctionTool(settle, is_resumable=True)]
@@ -316,7 +311,6 @@ async def test_a_folder_of_the_editor_is_a_workspace(anyio_backend: str, tmp_pat
     results: list[Any] = []
 
     async def work(context: ToolContext) -> str:
-        """Work."""
         files = context.workspace
         results.append(await files.read_text("a.txt"))
         await files.write_text("new/b.txt", "written")

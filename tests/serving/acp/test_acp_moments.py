@@ -82,7 +82,6 @@ async def test_a_session_at_work_is_not_loaded(anyio_backend: str) -> None:
     begun, may_end = anyio.Event(), anyio.Event()
 
     async def work() -> str:
-        """Work."""
         begun.set()
         await may_end.wait()
         return "worked"

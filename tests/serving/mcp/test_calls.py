@@ -66,7 +66,6 @@ def code_of(result: Any) -> str:
 
 async def test_answer_has_text_values_and_progress(mode):
     async def look() -> str:
-        """Look."""
         return "rain"
 
     told: list[tuple[float, str]] = []
@@ -204,7 +203,6 @@ async def test_cancelled_call_interrupts_the_reply():
     begun, stopped = anyio.Event(), anyio.Event()
 
     async def wait() -> None:
-        """Wait."""
         begun.set()
         try:
             await anyio.sleep_forever()

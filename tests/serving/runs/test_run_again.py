@@ -46,7 +46,6 @@ class World:
         self.agent = Agent(name, "You pay.", model, [tool], [*layers, RunRecorder(store)], state_store=store)
 
     async def pay(self, query: str) -> str:
-        """Pay."""
         self.paid.append(query)
         return f"paid {query}"
 

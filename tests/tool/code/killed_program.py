@@ -35,7 +35,6 @@ async def live(directory: Path, reach: Reach) -> None:
     state = await store.load("s")
 
     async def pay(number: int) -> str:
-        """Pay."""
         reach("before")
         with open(directory / "paid", "a", encoding="utf-8") as file:
             file.write(f"{number}\n")

@@ -17,12 +17,10 @@ from agentrt.tool import CodeProgram, CodeResult, CodeTool, FunctionTool, ToolBa
 
 
 async def read(name: str) -> str:
-    """Read something."""
     return name
 
 
 def write(name: str) -> str:
-    """Write something."""
     return name
 
 

@@ -39,7 +39,6 @@ class Books:
         return f"paid {id}"
 
     async def fail(self) -> str:
-        """Fail."""
         raise ValueError("no such account")
 
 
@@ -293,7 +292,6 @@ async def test_a_fork_in_the_middle_of_a_program_takes_the_same_way() -> None:
         """Draw."""
 
     async def pay(number: float) -> None:
-        """Pay."""
         paid.append(number)
 
     code = "import random\nnumber = random.random()\nawait draw(number)\nawait pay(number)"

@@ -25,11 +25,9 @@ class Bank:
         self.sent: list[tuple[str, str]] = []
 
     async def read_mail(self) -> list[dict[str, str]]:
-        """Read the mail."""
         return [{"from": "bob@example.com", "text": ATTACK}]
 
     async def send_money(self, recipient: str, subject: str = "") -> str:
-        """Send money."""
         self.sent.append((recipient, subject))
         return f"sent to {recipient}"
 

@@ -120,7 +120,6 @@ def painter() -> Any:
 
     @server.tool()
     async def paint(text: str, colour: Annotated[Colour, Resolve(ask_colour)]) -> str:
-        """Paint."""
         return f"{text} in {colour.colour}"
 
     return server
