@@ -20,6 +20,7 @@ from agentrt.message import ToolCallBlock
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.permission import PermissionContext, PermissionMode
 from agentrt.tool import MCPToolset
+from agentrt.tool.mcp.transport.stdio import ServerProcess
 from tests.tool.mcp.servers import SECRET, agent_calling, is_alive, results_of, toolset, wait_for_line
 
 pytest.importorskip("mcp")
@@ -164,6 +165,18 @@ async def test_nothing_is_left_running(how: str, tmp_path: Path) -> None:
             outer.start_soon(use)
     assert len(pids) == 2
     assert not any(map(is_alive, pids))
+
+
+async def test_message_that_nobody_reads_is_not_the_end_of_its_server() -> None:
+    ended = []
+    program = """echo '{"jsonrpc": "2.0", "method": "notifications/message"}'; read line"""
+    server = ServerProcess(["sh", "-c", program], {}, None)
+    async with server.connect(lambda: ended.append(server)) as (messages, _):
+        while not messages.statistics().tasks_waiting_send:  # noqa: ASYNC110  # another process writes it
+            await anyio.sleep(0.01)
+        messages.close()
+        await anyio.wait_all_tasks_blocked()
+        assert not ended
 
 
 async def test_closing_ends_a_server_that_a_call_starts_again(tmp_path: Path) -> None:

@@ -146,16 +146,14 @@ class ServerProcess:
     async def _read_messages(self, process: Process, incoming: Any) -> None:
         assert process.stdout is not None
         lines = Lines(MAX_MESSAGE)
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             while True:
-                try:
-                    chunk = await process.stdout.receive()
-                except anyio.EndOfStream:
-                    break
-                for line in lines.feed(chunk):
+                for line in lines.feed(await process.stdout.receive()):
                     message = _read_message(line)
                     if message is not None:
-                        await incoming.send(message)
+                        # Nobody reads a message that comes while the connection closes, and the server still runs.
+                        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+                            await incoming.send(message)
         self._note_end()
         incoming.close()
 
