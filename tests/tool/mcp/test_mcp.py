@@ -119,7 +119,10 @@ async def test_dead_server_is_started_again_by_the_next_call(tmp_path: Path) -> 
 
 async def test_timeout_and_interrupt_and_cancellation_reach_the_server(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with agent_calling(toolset(log=log, timeout=4), "slow") as agent:
+    async with agent_calling(toolset(log=log, timeout=60), "slow") as agent:
+        slow = agent.toolkit.get("mcp__s__slow")
+        assert slow.timeout == 60
+        slow.timeout = 0.2  # less than a server takes to start
         await agent.reply("Go")
         assert results_of(agent)[0][0] == "timeout"
         await wait_for_line(log, "cancelled")
@@ -140,7 +143,9 @@ async def test_timeout_and_interrupt_and_cancellation_reach_the_server(tmp_path:
 
 
 @pytest.mark.parametrize("how", ["return", "raise", "cancel"])
-async def test_nothing_is_left_running(how: str, tmp_path: Path) -> None:
+async def test_nothing_is_left_running(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "return":  # where the server does not end by itself
+        monkeypatch.setattr("agentrt.tool.mcp.transport.stdio._SECONDS_TO_END", 0.2)
     log = tmp_path / "log"
     pids: list[int] = []
 
@@ -216,12 +221,25 @@ UNSTARTABLE = [
 ]
 
 
+def impatient(tools: MCPToolset) -> MCPToolset:
+    """Have the toolset wait for the start of its server, which takes its time, and not for its answers."""
+    open_connection = tools.connection
+
+    async def connection(owner: str) -> Any:
+        opened = await open_connection(owner)
+        tools._timeout = 0.1
+        return opened
+
+    tools.connection = connection  # type: ignore[method-assign]
+    return tools
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         *UNSTARTABLE,
-        (lambda: toolset("hang", timeout=0.5), "hang', did not answer within 0.5 seconds$"),
-        (lambda: toolset("hang_list", timeout=4), "hang_list', did not list its tools within 4 seconds"),
+        (lambda: toolset("hang", timeout=0.1), "hang', did not answer within 0.1 seconds$"),
+        (lambda: impatient(toolset("hang_list")), "hang_list', did not list its tools within 0.1 seconds"),
         (lambda: toolset("nonsense"), "answered with something that is not MCP"),
         (lambda: MCPToolset("s", command="no-such-program -x"), "'no-such-program' .* install it, or give its path"),
         (lambda: MCPToolset("s", url="http://127.0.0.1:9/mcp"), r"at http://127.0.0.1:9/mcp cannot be reached"),
