@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+import agentrt.tool.mcp.connection  # noqa: F401  # with the SDK, which takes ten seconds to load if memory is traced
 from agentrt.a2a import A2AAgent
 from agentrt.embedding import OpenAIEmbedding
 from agentrt.errors import AgentRTError
@@ -20,7 +21,7 @@ from tests.http.raw_server import HANG, bomb, head, raw_server
 
 CANARY = "canary-0123456789abcdef"
 PATIENCE = 20.0  # seconds
-IMPATIENCE = 1.0  # with what answers nothing, or no end
+IMPATIENCE = 1.0  # with what answers nothing, or without an end
 
 
 def sign(method: str, url: str, body: bytes) -> dict[str, str]:
@@ -76,12 +77,14 @@ ANSWERS: dict[str, Callable[[], Iterable[Any]]] = {
     "bomb of an error": lambda: [head("content-encoding: gzip", status="500 Oh"), bomb(20)],
     "endless headers": endless_headers,
     "redirect": lambda: [head("location: http://127.0.0.1:1/elsewhere", status="307 Temporary Redirect")],
-    "silent": lambda: [HANG],
     "echo": lambda: [head("content-type: text/plain", status="401 No"), f"Bearer {CANARY}".encode()],
 }
 
 
-@pytest.mark.parametrize("door", [ask_model, ask_whole, embed, read_card, open_toolset])
+DOORS = [ask_model, ask_whole, embed, read_card, open_toolset]
+
+
+@pytest.mark.parametrize("door", DOORS)
 async def test_a_hostile_server_gets_no_memory_no_time_and_no_key(
     door: Any, anyio_backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,10 +92,8 @@ async def test_a_hostile_server_gets_no_memory_no_time_and_no_key(
     for name, answer in ANSWERS.items():
         if door is open_toolset and name == "bomb of events" and anyio_backend == "trio":
             continue  # httpx2 leaves the generators of its event source suspended when an event is too long
-        if name == "silent" and anyio_backend == "trio":
-            continue  # a limit is waited for once
         # What the MCP SDK decodes has no limit but its time.
-        is_impatient = name == "silent" or (door is open_toolset and name == "bomb")
+        is_impatient = door is open_toolset and name == "bomb"
         async with raw_server(answer) as server:
             tracemalloc.start()
             try:
@@ -103,6 +104,23 @@ async def test_a_hostile_server_gets_no_memory_no_time_and_no_key(
                 tracemalloc.stop()
             assert CANARY.encode() in server.requests[0], name
         assert CANARY not in caplog.text + "".join(traceback.format_exception(caught.value)), name
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # the limit is waited for once, at all doors together
+async def test_a_silent_server_gets_no_time_and_no_key(anyio_backend: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def knock(door: Any) -> None:
+        async with raw_server(lambda: [HANG]) as server:
+            with anyio.fail_after(PATIENCE), pytest.raises(AgentRTError) as caught:
+                await door(server.url, IMPATIENCE)
+            assert CANARY.encode() in server.requests[0], door
+        assert CANARY not in "".join(traceback.format_exception(caught.value)), door
+
+    async with anyio.create_task_group() as group:
+        for door in DOORS:
+            group.start_soon(knock, door)
+    assert CANARY not in caplog.text
 
 
 @pytest.mark.parametrize("door", [ask_model, embed, read_card, open_toolset])
