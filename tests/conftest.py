@@ -5,6 +5,7 @@ import functools
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -167,6 +168,21 @@ def pytest_collection() -> Generator[None, object, object]:
 def program_runner() -> Iterator[ProgramRunner]:
     with open_program_runner() as runner:
         yield runner
+
+
+@pytest.fixture(scope="session")
+def login_server() -> Iterator[str]:
+    """Run an MCP server that wants a login, and return its URL without a path.
+
+    It is a process of its own, since its event loop is none of the test's. To start it takes a second.
+    """
+    program = TESTS / "servers" / "mcp_login_server.py"
+    with subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
 
 
 @pytest.fixture

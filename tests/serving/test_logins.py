@@ -1,11 +1,8 @@
 """Logins at MCP servers that come back to an application, where each owner has tokens of their own."""
 
 import json
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -19,24 +16,12 @@ from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.serving import BearerTokens, create_app
 from agentrt.tool import MCPToolset, OAuth, TokenStore
 
-PROGRAM = Path(__file__).parents[1] / "servers" / "mcp_login_server.py"
 CANARY = "canary-"
 
 
-@pytest.fixture(scope="module")
-def origin() -> Iterator[str]:
-    """The server runs in a process of its own: its event loop is none of the test's."""
-    with subprocess.Popen([sys.executable, PROGRAM], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
-
-
-def make_agent(origin: str) -> Agent:
+def make_agent(login_server: str) -> Agent:
     login = OAuth(redirect_uri="http://127.0.0.1/oauth/callback")
-    tools = MCPToolset("s", url=f"{origin}/mcp", auth=login, ask=False)
+    tools = MCPToolset("s", url=f"{login_server}/mcp", auth=login, ask=False)
     calls = [ChatResponse([ToolCallBlock("c", f"mcp__s__{name}", "{}")]) for name in ("log_in", "whoami", "whoami")]
     return Agent("a", "Help.", ScriptedChatModel([calls[0], calls[1], "done", calls[2], "done"]), tools=[tools])
 
@@ -75,8 +60,8 @@ TOKENS = BearerTokens({f"token-of-{owner}": owner for owner in ("ann", "bob")})
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_reply_continues_when_the_browser_comes_back(origin: str) -> None:
-    async with serve(make_agent(origin), TOKENS) as client:
+async def test_reply_continues_when_the_browser_comes_back(login_server: str) -> None:
+    async with serve(make_agent(login_server), TOKENS) as client:
         first = await ask(client, "x", "ann")
         assert "REQUIRE_USER_CONFIRM" in first.text
         assert "mcp_login" in first.text
@@ -93,8 +78,8 @@ async def test_reply_continues_when_the_browser_comes_back(origin: str) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_unknown_and_used_callbacks_are_refused(origin: str) -> None:
-    async with serve(make_agent(origin), TOKENS) as client:
+async def test_unknown_and_used_callbacks_are_refused(login_server: str) -> None:
+    async with serve(make_agent(login_server), TOKENS) as client:
         await ask(client, "x", "ann")
         back = await page_of(client, "x", "ann")
         assert (await client.get("/oauth/callback?state=guessed&code=c")).status_code == 400
@@ -105,11 +90,11 @@ async def test_unknown_and_used_callbacks_are_refused(origin: str) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_browser_of_another_user_is_refused(origin: str) -> None:
+async def test_browser_of_another_user_is_refused(login_server: str) -> None:
     async def authenticate(request: Request) -> str | None:
         return request.cookies.get("user") or await TOKENS(request)
 
-    async with serve(make_agent(origin), authenticate) as client:
+    async with serve(make_agent(login_server), authenticate) as client:
         await ask(client, "x", "ann")
         back = await page_of(client, "x", "ann")
         refused = await client.get(back, headers={"Cookie": "user=bob"})
@@ -119,11 +104,13 @@ async def test_browser_of_another_user_is_refused(origin: str) -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_login_can_be_finished_after_its_store_failed(origin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_login_can_be_finished_after_its_store_failed(
+    login_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def fail(self: TokenStore, *key: str) -> None:
         raise StoreError("the tokens in a database cannot be used: canary-host is down")
 
-    async with serve(make_agent(origin), TOKENS) as client:
+    async with serve(make_agent(login_server), TOKENS) as client:
         await ask(client, "x", "ann")
         back = await page_of(client, "x", "ann")
         with monkeypatch.context() as patched:

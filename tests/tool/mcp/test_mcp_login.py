@@ -6,7 +6,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,7 @@ from agentrt.tool.mcp.oauth.provider import CodeProvider, MachineProvider
 from tests.tool.mcp.servers import results_of
 
 ROOT = Path(__file__).parents[3]
-PROGRAM = ROOT / "tests" / "servers" / "mcp_login_server.py"
 CANARY = "canary-"
-
-
-@pytest.fixture(scope="module")
-def origin() -> Iterator[str]:
-    """The server runs in a process of its own: its event loop is none of the test's."""
-    with subprocess.Popen([sys.executable, PROGRAM], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.kill()
 
 
 def free_port() -> int:
@@ -50,8 +38,8 @@ def make_login(store: TokenStore | None = None, **options: Any) -> OAuth:
     return OAuth(store=store, redirect_uri=f"http://127.0.0.1:{free_port()}/back", **options)
 
 
-def make_agent(origin: str, login: OAuth, *names: str, owner: str = "", state: AgentState | None = None) -> Agent:
-    tools = MCPToolset("s", url=f"{origin}/mcp", auth=login, ask=False, timeout=20)
+def make_agent(login_server: str, login: OAuth, *names: str, owner: str = "", state: AgentState | None = None) -> Agent:
+    tools = MCPToolset("s", url=f"{login_server}/mcp", auth=login, ask=False, timeout=20)
     calls = [ChatResponse([ToolCallBlock(f"c{number}", f"mcp__s__{name}", "{}")]) for number, name in enumerate(names)]
     state = state or AgentState(labels={"owner": owner} if owner else {})
     return Agent("a", "Help.", ScriptedChatModel([*calls, "done"]), tools=[tools], state=state)
@@ -77,9 +65,9 @@ async def log_in(agent: Agent, login: OAuth) -> None:
     await agent.reply(question.approve())
 
 
-async def counts(origin: str, **control: str) -> dict[str, int]:
+async def counts(login_server: str, **control: str) -> dict[str, int]:
     async with httpx2.AsyncClient() as http:
-        answer: dict[str, int] = (await http.get(f"{origin}/control", params=control)).json()
+        answer: dict[str, int] = (await http.get(f"{login_server}/control", params=control)).json()
         return answer
 
 
@@ -88,8 +76,8 @@ def login() -> OAuth:
     return make_login()
 
 
-async def test_login_is_a_question_of_the_call(origin: str, login: OAuth) -> None:
-    async with make_agent(origin, login, "log_in", "whoami") as agent:
+async def test_login_is_a_question_of_the_call(login_server: str, login: OAuth) -> None:
+    async with make_agent(login_server, login, "log_in", "whoami") as agent:
         assert agent.toolkit.names() == ["mcp__s__log_in"]
         await agent.reply("Who am I?")
         question = agent.waiting()
@@ -106,8 +94,8 @@ async def test_login_is_a_question_of_the_call(origin: str, login: OAuth) -> Non
         assert (state, text[:5]) == ("success", "user-")
 
 
-async def test_declined_login_denies_the_call(origin: str) -> None:
-    async with make_agent(origin, make_login(), "log_in") as agent:
+async def test_declined_login_denies_the_call(login_server: str) -> None:
+    async with make_agent(login_server, make_login(), "log_in") as agent:
         await agent.reply("Go")
         question = agent.waiting()
         assert isinstance(question, RequireUserConfirmEvent)
@@ -117,8 +105,8 @@ async def test_declined_login_denies_the_call(origin: str) -> None:
     assert "the user did not log in" in text
 
 
-async def test_yes_without_a_login_asks_again_and_gives_up(origin: str) -> None:
-    async with make_agent(origin, make_login(), "log_in") as agent:
+async def test_yes_without_a_login_asks_again_and_gives_up(login_server: str) -> None:
+    async with make_agent(login_server, make_login(), "log_in") as agent:
         await agent.reply("Go")
         urls = set()
         while isinstance(question := agent.waiting(), RequireUserConfirmEvent):
@@ -129,15 +117,15 @@ async def test_yes_without_a_login_asks_again_and_gives_up(origin: str) -> None:
     assert (state, "refuses the login" in text) == ("error", True)
 
 
-async def test_reply_resumes_elsewhere_with_stored_tokens(origin: str) -> None:
+async def test_reply_resumes_elsewhere_with_stored_tokens(login_server: str) -> None:
     store = TokenStore()
     first = make_login(store)
-    async with make_agent(origin, first, "log_in") as agent:
+    async with make_agent(login_server, first, "log_in") as agent:
         await agent.reply("Go")
         await log_in(agent, first)
     # A second process asks nobody, and knows the tools before anybody has called one.
-    await counts(origin, revoke="all")
-    async with make_agent(origin, first, "whoami") as agent:
+    await counts(login_server, revoke="all")
+    async with make_agent(login_server, first, "whoami") as agent:
         assert agent.toolkit.names() == ["mcp__s__whoami"]
         await agent.reply("Go")
         saved, address = agent.state.model_dump_json(), await agree(agent.waiting())
@@ -145,34 +133,34 @@ async def test_reply_resumes_elsewhere_with_stored_tokens(origin: str) -> None:
     # The callback comes to a third one, and a fourth continues the reply.
     assert await finish(OAuth(store=store, redirect_uri=first.redirect_uri), address) is not None
     state = AgentState.model_validate_json(saved)
-    async with make_agent(origin, make_login(store), state=state) as agent:
+    async with make_agent(login_server, make_login(store), state=state) as agent:
         assert isinstance(question, RequireUserConfirmEvent)
         await agent.reply(question.approve())
         assert results_of(agent)[0][0] == "success"
 
 
-async def test_refused_token_is_refreshed_without_a_question(origin: str, login: OAuth) -> None:
-    async with make_agent(origin, login, "log_in", "whoami", "whoami") as agent:
+async def test_refused_token_is_refreshed_without_a_question(login_server: str, login: OAuth) -> None:
+    async with make_agent(login_server, login, "log_in", "whoami", "whoami") as agent:
         await agent.reply("Go")
-        before = await counts(origin)
+        before = await counts(login_server)
         question = agent.waiting()
         assert isinstance(question, RequireUserConfirmEvent)
         await finish(login, await agree(question))
-        await counts(origin, revoke="access")
+        await counts(login_server, revoke="access")
         await agent.reply(question.approve())
         assert [state for state, _ in results_of(agent)] == ["success", "success", "success"]
-    after = await counts(origin)
+    after = await counts(login_server)
     assert (after["logins"], after["refreshes"]) == (before["logins"] + 1, before["refreshes"] + 1)
 
 
-async def test_refused_login_is_dropped_and_asked_for_once(origin: str, login: OAuth) -> None:
-    async with make_agent(origin, login, "log_in", "whoami") as agent:
+async def test_refused_login_is_dropped_and_asked_for_once(login_server: str, login: OAuth) -> None:
+    async with make_agent(login_server, login, "log_in", "whoami") as agent:
         await agent.reply("Go")
         await log_in(agent, login)
-        await counts(origin, revoke="all")
-    async with make_agent(origin, login, "whoami") as agent:
+        await counts(login_server, revoke="all")
+    async with make_agent(login_server, login, "whoami") as agent:
         await agent.reply("Go")
-        assert await login.store.get("login", "", f"{origin}/mcp") is None
+        assert await login.store.get("login", "", f"{login_server}/mcp") is None
         await log_in(agent, login)
         assert agent.waiting() is None
         assert results_of(agent)[0][0] == "success"
@@ -198,29 +186,29 @@ async def test_drop_keeps_new_tokens_of_another_process() -> None:
     assert kept.access_token == "new"
 
 
-async def test_login_survives_a_bad_day_of_its_server(origin: str, login: OAuth) -> None:
-    async with make_agent(origin, login, "log_in", "whoami") as agent:
+async def test_login_survives_a_bad_day_of_its_server(login_server: str, login: OAuth) -> None:
+    async with make_agent(login_server, login, "log_in", "whoami") as agent:
         await agent.reply("Go")
         question = agent.waiting()
         assert isinstance(question, RequireUserConfirmEvent)
         await finish(login, await agree(question))
-        await counts(origin, revoke="access", down="1")
+        await counts(login_server, revoke="access", down="1")
         await agent.reply(question.approve())
         [(state, text)] = results_of(agent)[:1]
         assert state == "error"
         assert "answered with the status 500: try again" in text
-    await counts(origin)
-    async with make_agent(origin, login, "log_in") as agent:
+    await counts(login_server)
+    async with make_agent(login_server, login, "log_in") as agent:
         await agent.reply("Go")
         assert agent.waiting() is None
 
 
-async def test_owners_have_logins_of_their_own(origin: str) -> None:
+async def test_owners_have_logins_of_their_own(login_server: str) -> None:
     login, seen = make_login(), {}
-    async with make_agent(origin, login, "log_in", owner="ann") as agent:
+    async with make_agent(login_server, login, "log_in", owner="ann") as agent:
         await agent.reply("Go")
         await log_in(agent, login)
-    tools = MCPToolset("s", url=f"{origin}/mcp", auth=login, ask=False)
+    tools = MCPToolset("s", url=f"{login_server}/mcp", auth=login, ask=False)
     async with tools:
         for owner in ("ann", "bob", "ann"):
             model = ScriptedChatModel([ChatResponse([ToolCallBlock("c", "mcp__s__whoami", "{}")]), "done"])
@@ -267,58 +255,58 @@ async def test_no_client_and_no_user_has_the_login_of_another() -> None:
         assert await make().get_tokens() is None
 
 
-async def test_users_are_not_shown_the_tools_of_a_client(origin: str) -> None:
-    users, url = make_login(), f"{origin}/mcp"
-    async with make_agent(origin, users, "log_in") as agent:
+async def test_users_are_not_shown_the_tools_of_a_client(login_server: str) -> None:
+    users, url = make_login(), f"{login_server}/mcp"
+    async with make_agent(login_server, users, "log_in") as agent:
         await agent.reply("Go")
         await log_in(agent, users)
     entry = await users.store.get("login", "", url)
     assert entry is not None
-    login = OAuth(grant="client_credentials", client=OAuthClient("admin", "hunter2", issuer=origin))
+    login = OAuth(grant="client_credentials", client=OAuthClient("admin", "hunter2", issuer=login_server))
     await login.store.put(*login.key_of(url, ""), entry=entry, seconds=60)
     async with MCPToolset("s", url=url, auth=login) as tools:
         assert [tool.name for tool in await tools.list_tools()] == ["mcp__s__whoami"]
-    async with make_agent(origin, make_login(login.store)) as agent:
+    async with make_agent(login_server, make_login(login.store)) as agent:
         assert agent.toolkit.names() == ["mcp__s__log_in"]
 
 
-async def test_a_login_that_is_forgotten_is_used_no_longer(origin: str, login: OAuth) -> None:
-    async with make_agent(origin, login, "log_in", owner="ann") as agent:
+async def test_a_login_that_is_forgotten_is_used_no_longer(login_server: str, login: OAuth) -> None:
+    async with make_agent(login_server, login, "log_in", owner="ann") as agent:
         await agent.reply("Go")
         await log_in(agent, login)
-        assert await login.forget(f"{origin}/mcp", "ann")
+        assert await login.forget(f"{login_server}/mcp", "ann")
         model = ScriptedChatModel([ChatResponse([ToolCallBlock("c", "mcp__s__whoami", "{}")]), "done"])
         later = Agent("a", "Help.", model, tools=agent.toolkit.toolsets, state=AgentState(labels={"owner": "ann"}))
         await later.reply("Who am I?")
         assert isinstance(later.waiting(), RequireUserConfirmEvent)
 
 
-async def test_callback_is_good_once_and_for_its_owner(origin: str, login: OAuth) -> None:
-    async with make_agent(origin, login, "log_in", owner="ann") as agent:
+async def test_callback_is_good_once_and_for_its_owner(login_server: str, login: OAuth) -> None:
+    async with make_agent(login_server, login, "log_in", owner="ann") as agent:
         await agent.reply("Go")
         address = await agree(agent.waiting())
     assert await finish(login, address, server_url="https://other.example/mcp") is None
     with pytest.raises(ToolError, match="another user started"):
         await finish(login, address, owner="bob")
     finished = await finish(login, address, owner="ann")
-    assert (finished.owner, finished.server_url) == ("ann", f"{origin}/mcp")
+    assert (finished.owner, finished.server_url) == ("ann", f"{login_server}/mcp")
     assert await finish(login, address, owner="ann") is None
     assert await login.finish({"code": "x", "state": "guessed"}) is None
     assert await login.finish({}) is None
 
 
-async def test_refused_callback_stores_nothing(origin: str, login: OAuth) -> None:
-    async with make_agent(origin, login, "log_in") as agent:
+async def test_refused_callback_stores_nothing(login_server: str, login: OAuth) -> None:
+    async with make_agent(login_server, login, "log_in") as agent:
         await agent.reply("Go")
         address = httpx2.URL(await agree(agent.waiting()))
     parameters = {"state": address.params["state"], "error": "access_denied"}
     with pytest.raises(ToolError, match="the login was refused"):
         await login.finish(parameters)
-    assert await login.store.get("login", "", f"{origin}/mcp") is None
+    assert await login.store.get("login", "", f"{login_server}/mcp") is None
 
 
-async def test_wrong_code_fails_without_quoting_the_server(origin: str, login: OAuth) -> None:
-    async with make_agent(origin, login, "log_in") as agent:
+async def test_wrong_code_fails_without_quoting_the_server(login_server: str, login: OAuth) -> None:
+    async with make_agent(login_server, login, "log_in") as agent:
         await agent.reply("Go")
         address = httpx2.URL(await agree(agent.waiting()))
     with pytest.raises(ToolError, match="the login failed: invalid_grant") as caught:
@@ -326,21 +314,23 @@ async def test_wrong_code_fails_without_quoting_the_server(origin: str, login: O
     assert CANARY not in str(caught.value)
 
 
-async def test_no_secret_of_a_login_leaves_it(origin: str, caplog: pytest.LogCaptureFixture, login: OAuth) -> None:
+async def test_no_secret_of_a_login_leaves_it(
+    login_server: str, caplog: pytest.LogCaptureFixture, login: OAuth
+) -> None:
     caplog.set_level(logging.DEBUG)
     told: list[Any] = []
-    async with make_agent(origin, login, "log_in", "whoami", "whoami") as agent:
+    async with make_agent(login_server, login, "log_in", "whoami", "whoami") as agent:
         async with agent.reply_stream("Go") as events:
             told += [repr(event) async for event in events]
         question = agent.waiting()
         assert isinstance(question, RequireUserConfirmEvent)
         finished = await finish(login, await agree(question))
-        await counts(origin, revoke="access")
+        await counts(login_server, revoke="access")
         async with agent.reply_stream(question.approve()) as events:
             told += [repr(event) async for event in events]
         requests = [call.messages for call in agent.model.calls]  # type: ignore[attr-defined]
         left = [told, agent.state.model_dump_json(), repr(requests), repr(finished), repr(login), agent.explain()]
-    kept = await login.store.get("login", "", f"{origin}/mcp")
+    kept = await login.store.get("login", "", f"{login_server}/mcp")
     assert CANARY in json.dumps(kept)  # so that the test could find something
     assert CANARY not in repr(left)
     assert CANARY not in caplog.text
@@ -368,7 +358,7 @@ def test_wrong_options_say_what_to_write(make: Any, says: str) -> None:
 
 
 @pytest.mark.slow
-def test_program_of_the_page_logs_in(origin: str, tmp_path: Path) -> None:
+def test_program_of_the_page_logs_in(login_server: str, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
     [source] = [block for block in re.findall(r"```py\n(.*?)```", page, re.DOTALL) if "login.listen()" in block]
     model = (
@@ -379,7 +369,7 @@ def test_program_of_the_page_logs_in(origin: str, tmp_path: Path) -> None:
     imports = "from agentrt.message import ToolCallBlock\nfrom agentrt.model import ChatResponse, ScriptedChatModel\n"
     for words, replacement in (
         ('"openai:gpt-5-mini"', model),
-        ("https://crm.example/mcp", f"{origin}/mcp"),
+        ("https://crm.example/mcp", f"{login_server}/mcp"),
         ('scopes=["read"]', f'scopes=["read"], redirect_uri="http://127.0.0.1:{free_port()}/back"'),
     ):
         assert words in source
