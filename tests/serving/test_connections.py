@@ -105,7 +105,7 @@ def test_websocket_of_another_route_is_left_alone():
 
 def test_client_that_takes_no_answer_is_given_up():
     store = InMemoryStateStore()
-    limits = Limits(stall_seconds=0.2, head_seconds=1)
+    limits = Limits(stall_seconds=0.1, head_seconds=0.5)
     app = create_app(make_agent(), store=store, limits=limits)
     anyio.run(store.save, AgentState(session_id="s1", context=[UserMsg("user", "x" * 20_000_000)]))
     with run_server(app, http=BoundedProtocol.with_limits(limits)) as url, ExitStack() as stack:

@@ -197,14 +197,14 @@ def test_reader_that_stalls_is_cut_and_may_come_back(caplog):
     caplog.set_level("INFO", "agentrt")
     words = ["x" * 20_000 for _ in range(300)]
     agent = Agent("assistant", "", ScriptedChatModel([" ".join(words)], stream=True))
-    app = create_app(agent, limits=Limits(stall_seconds=1))
+    app = create_app(agent, limits=Limits(stall_seconds=0.5))
     with run_server(app) as url, httpx2.Client(base_url=url, timeout=30) as plain:
         assert plain.post(REPLIES, json={"input": "Hi"}, headers={"Idempotency-Key": "k1"}).status_code == 202
         with open_socket(url, "GET /api/replies/k1/events HTTP/1.1") as client:
             client.sendall(b"\r\n")
             # It reads nothing until the server has given it up.
             cut = threading.Event()
-            while not cut.wait(0.05):
+            while not cut.wait(0.01):
                 if "it took nothing for too long" in caplog.text:
                     cut.set()
             beginning = read_all(client)
