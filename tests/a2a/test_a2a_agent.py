@@ -31,6 +31,11 @@ from tests.serving.conftest import run_server
 PATIENCE = 20.0
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrt.a2a.task._FIRST_WAIT", 0.01)
+
+
 @pytest.fixture
 def reference() -> Iterator[tuple[str, ReferenceAgent]]:
     with run_reference_agent() as served:
@@ -331,7 +336,7 @@ def hostile() -> Iterator[tuple[str, HostileAgents]]:
 async def test_hostile_agent_gives_a_clear_error_and_is_left(hostile):
     url, agents = hostile
     for name, (_, kind, words) in SCRIPTS.items():
-        patience = Timeouts(idle=0.3) if name == "silent" else None
+        patience = Timeouts(idle=0.2) if name == "silent" else None
         async with A2AAgent(f"{url}/{name}", max_bytes=50_000, timeouts=patience) as agent:
             with anyio.fail_after(PATIENCE), pytest.raises(kind, match=words) as caught:
                 await agent.reply("Hi")
