@@ -198,6 +198,13 @@ def no_garbage_collection() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.fixture
+def disk_needs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test with hundreds of saves: that they wait for the disk shows only when the machine fails."""
+    monkeypatch.setattr(os, "fsync", os.fstat)
+    monkeypatch.setattr(os, "fdatasync", os.fstat, raising=False)
+
+
 @pytest.fixture(scope="session")
 def resource_tracker_runs() -> None:
     """Start what `multiprocessing` starts with the first process that it spawns, and never stops."""

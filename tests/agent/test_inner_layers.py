@@ -1,8 +1,6 @@
 """Inner layers: those next to the cores, which may be replaced between replies."""
 
 import pickle
-import subprocess
-import sys
 
 from agentrt import Agent, AgentBase, MiddlewareBase, Msg
 from agentrt.agent.layers import InnerLayers
@@ -96,9 +94,11 @@ def test_a_class_without_hooks_left_has_the_layers_of_its_base():
     assert Hooked.inner_layers is AgentBase.inner_layers
 
 
-def test_hooks_of_a_pickled_agent_run_in_another_process():
+def test_hooks_of_a_pickled_agent_run_in_another_process(tmp_path, program_runner):
     agent = agent_in()
     agent.register_instance_hook("pre_reply", "print", print)
-    program = "import pickle, sys; print(pickle.load(sys.stdin.buffer).explain())"
-    loaded = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(agent), capture_output=True, check=True)
-    assert b"1. ReplyHookMiddleware" in loaded.stdout
+    file = tmp_path / "agent"
+    file.write_bytes(pickle.dumps(agent))
+    program = "import pickle, sys, pathlib; print(pickle.loads(pathlib.Path(sys.argv[1]).read_bytes()).explain())"
+    loaded = program_runner.run(program, str(file))
+    assert "1. ReplyHookMiddleware" in loaded.stdout

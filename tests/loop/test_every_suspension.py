@@ -246,5 +246,6 @@ async def test_a_conversation_is_whole_after_any_fault_at_any_place(kind, anyio_
 
 
 @pytest.mark.parametrize("faults", [WORST, pytest.param(FAULTS, marks=pytest.mark.slow)], ids=["worst", "all"])
+@pytest.mark.usefixtures("disk_needs_no_time")
 async def test_conversation_in_files_is_whole_after_a_fault_anywhere(tmp_path, faults):
     await check(Kind(lambda log: plain(log, state_store=FileStateStore(tmp_path)), 25), faults, every=3)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 
 import anyio
@@ -431,13 +430,15 @@ def test_a_replying_conversation_is_busy_for_other_loops(backend):
 
 
 FORKED = """
-import os, sys, tempfile
+import os, sys, warnings
 import anyio
 from agentrt import Agent, AgentState
 from agentrt.errors import SessionConflict
 from agentrt.model import ScriptedChatModel
 from agentrt.state import FileStateStore
 
+# From 3.12 on, Python warns of a fork beside the threads that trio and anyio keep.
+warnings.filterwarnings("ignore", "This process", DeprecationWarning)
 store = FileStateStore(sys.argv[1])
 agent = Agent("a", model=ScriptedChatModel(["one", "two"]), state=AgentState(session_id="s"), state_store=store)
 anyio.run(agent.reply, "go", backend=sys.argv[2])
@@ -455,9 +456,6 @@ except SessionConflict:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_forked_process_goes_on_and_the_other_is_told(backend, tmp_path):
-    # From 3.12 on, Python warns of a fork beside the threads that trio and anyio keep.
-    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c"]
-    program = [*command, FORKED, str(tmp_path), backend]
-    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=60)
+def test_a_forked_process_goes_on_and_the_other_is_told(backend, tmp_path, program_runner):
+    done = program_runner.run(FORKED, str(tmp_path), backend)
     assert (done.returncode, done.stdout, done.stderr) == (0, "two\nconflict\n", "")

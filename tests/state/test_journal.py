@@ -22,14 +22,10 @@ from agentrt.message import Msg, UserMsg
 from agentrt.state import AgentState, FileStateStore, file, file_store, store
 from agentrt.state.state import state_to_json
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="speaks of locks and modes as POSIX has them")
-
-
-@pytest.fixture(autouse=True)
-def disk_needs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spare the many saves of these tests the wait for the disk, which only a machine that fails would show."""
-    monkeypatch.setattr(os, "fsync", os.fstat)
-    monkeypatch.setattr(os, "fdatasync", os.fstat, raising=False)
+pytestmark = [
+    pytest.mark.usefixtures("disk_needs_no_time"),
+    pytest.mark.skipif(sys.platform == "win32", reason="speaks of locks and modes as POSIX has them"),
+]
 
 
 def path_of(directory: Path) -> Path:

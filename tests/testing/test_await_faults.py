@@ -2,8 +2,6 @@
 
 import asyncio
 import doctest
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
@@ -215,7 +213,7 @@ def test_the_example_in_the_documentation_runs():
     assert doctest.testmod(agentrt.testing).failed == 0
 
 
-def test_expected_errors_are_not_logged_to_the_screen():
+def test_expected_errors_are_not_logged_to_the_screen(program_runner):
     program = (
         "import anyio\n"
         "from agentrt import Agent\n"
@@ -226,6 +224,6 @@ def test_expected_errors_are_not_logged_to_the_screen():
         "    return Agent('a', model=model, state_store=InMemoryStateStore())\n"
         "print(anyio.run(check_every_suspension, make))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = program_runner.run(program)
     assert "suspensions; runs with a fault" in done.stdout
     assert done.stderr == ""

@@ -2,7 +2,7 @@
 
 import csv
 import os
-import subprocess
+import signal
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +28,7 @@ from agentrt.workspace.sandbox import bubblewrap
 from agentrt.workspace.sandbox.base import SharedFolder
 from agentrt.workspace.sandbox.command import Command
 from agentrt.workspace.sandbox.seccomp import make_filter
-from tests.program_runner import ROOT
+from tests.program_runner import ProgramRunner
 from tests.sandboxes import needs_bubblewrap
 from tests.workspace.sandbox.attacks import find_processes
 
@@ -135,15 +135,18 @@ anyio.run(files.run, ["python3", "-c", program, token], backend=backend)
 
 @pytest.mark.parametrize("sandbox", BOTH)
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_command_ends_when_its_program_is_killed(sandbox: str, backend: str, tmp_path: Path) -> None:
+def test_command_ends_when_its_program_is_killed(
+    sandbox: str, backend: str, tmp_path: Path, program_runner: ProgramRunner
+) -> None:
     token = f"agentrt-{token_hex(8)}"
-    arguments = [sandbox, backend, str(tmp_path), token]
-    with subprocess.Popen([sys.executable, "-c", PROGRAM_THAT_DIES, *arguments], cwd=ROOT) as program:
-        while not (tmp_path / "begun").exists():
-            assert program.poll() is None
-            sleep(0.02)
-        assert find_processes(token)
-        program.kill()
+    errors = tmp_path / "errors"
+    program = program_runner.start(PROGRAM_THAT_DIES, sandbox, backend, str(tmp_path), token, errors=errors)
+    while not (tmp_path / "begun").exists():
+        assert not errors.exists() or not errors.read_text()
+        sleep(0.02)
+    assert find_processes(token)
+    program.send_signal(signal.SIGKILL)
+    assert program.wait() == -signal.SIGKILL
     end = monotonic() + 20
     while find_processes(token) and monotonic() < end:
         sleep(0.02)
