@@ -2,12 +2,12 @@
 
 As a script this file is the server: it imports what nearly every program of the tests imports, also in its first reply,
 which takes longer than most of them run, and the modules that its arguments name. It forks for each request that it
-reads from standard input. A program that needs a Python of its own (for a terminal, a closed stream or an encoding) is
-not for it.
+reads from standard input. A program that needs a Python of its own (for a closed stream or an encoding) is not for it.
 """
 
 import atexit
 import gc
+import io
 import json
 import os
 import signal
@@ -81,6 +81,12 @@ class ProgramRunner:
     ) -> RunningProgram:
         """Start source text, and go on; what it writes to standard error is added to the file."""
         return self._start(program, arguments, ROOT, [os.devnull, os.devnull, str(errors)], environment, 0)
+
+    def start_in_terminal(
+        self, program: str, terminal: str, *, cwd: Path, environment: Mapping[str, str]
+    ) -> RunningProgram:
+        """Start source text, and go on; its streams are the terminal of that path, which it may take as its own."""
+        return self._start(program, (), cwd, [terminal] * 3, environment, 0)
 
     def _start(
         self,
@@ -170,6 +176,8 @@ def _redirect(streams: Sequence[str]) -> None:
         os.dup2(file, number)
         os.close(file)
     sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)  # the server's has the next request in it
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(line_buffering=sys.stdout.isatty())  # as Python begins; the server's is a pipe
 
 
 def _run_as_main(place: str, source: str, arguments: Sequence[str]) -> None:

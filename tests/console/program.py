@@ -1,31 +1,10 @@
 """The console as a program, and what it is given: a slow model, and tools."""
 
 import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 60.0  # seconds; only a failure waits that long
-
-# The new session takes the terminal as its own, so that the Ctrl-C typed there becomes a signal; it is heeded even if
-# these tests run in the background of a shell.
-CHILD = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
-for name in {blocked!r}:
-    sys.modules[name] = None
-if {terminal!r}:
-    import fcntl, termios
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from agentrt.console.cli import main
-sys.exit(main({arguments!r}))
-"""
-
-
-def command(arguments: Sequence[str], *, blocked: Sequence[str] = (), terminal: bool = False) -> list[str]:
-    """Return a command line that runs the program, in a Python that lacks the modules in `blocked`."""
-    return [sys.executable, "-c", CHILD.format(blocked=list(blocked), terminal=terminal, arguments=list(arguments))]
 
 
 def environment(**more: str) -> dict[str, str]:

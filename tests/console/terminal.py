@@ -4,56 +4,52 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
-import subprocess
 import termios
 import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable
+from typing import Protocol
 
-from tests.console.program import PATIENCE, command, environment
+from tests.console.program import PATIENCE
 
 PROMPT = "> "
 
 
-class Terminal:
-    """Starts the program; leaving the block ends it, if it has not ended."""
+class Process(Protocol):
+    """A program that has been started."""
 
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        cwd: Path,
-        *,
-        rich: bool = True,
-        readline: bool = True,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        blocked = [name for name, is_there in {"rich": rich, "readline": readline}.items() if not is_there]
-        self._arguments = command(arguments, blocked=blocked, terminal=True)
-        self._cwd = cwd
-        self._env = environment(**(env or {}))
+    def send_signal(self, number: int, /) -> None: ...
+    def wait(self) -> int: ...
+
+
+class Terminal:
+    """Has `start` run a program at the terminal of a path; leaving the block ends it, if it has not ended."""
+
+    def __init__(self, start: Callable[[str], Process]) -> None:
+        self._start = start
         self._seen = ""
+        self._is_closed = self._has_ended = False
         self.transcript = ""
 
     def __enter__(self) -> "Terminal":
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-        self._process = subprocess.Popen(
-            self._arguments,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            cwd=self._cwd,
-            env=self._env,
-            start_new_session=True,
-        )
-        os.close(slave)
+        self._slave = slave  # kept until the program has it, since a terminal that nobody has open is closed
+        self._process = self._start(os.ttyname(slave))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
+        if not self._has_ended:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+        self._leave_to_program()
         os.close(self._master)
+
+    def _leave_to_program(self) -> None:
+        if self._slave != -1:
+            os.close(self._slave)
+        self._slave = -1
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -82,13 +78,13 @@ class Terminal:
         # One that comes in the moment before the program begins to wait for a key is heard only with the next key; one
         # that comes while the interpreter ends kills it, so the pause is long.
         deadline = time.monotonic() + PATIENCE
-        while self._process.poll() is None:
+        while not self._is_closed:
             assert time.monotonic() < deadline, f"Ctrl-C changed nothing:\n{self.transcript}"
             self.press_ctrl_c()
             pause_end = time.monotonic() + pause
             while self._piece(pause_end):
                 pass
-        return self._process.returncode
+        return self._exit_code()
 
     def read(self, wanted: str) -> str:
         """Return what was printed up to `wanted`, and that; each call goes on where the one before stopped."""
@@ -97,6 +93,7 @@ class Terminal:
             piece = self._piece(deadline)
             assert piece, f"{wanted!r} was never printed, but this was:\n{self.transcript}"
             self._seen += piece
+        self._leave_to_program()
         read, _, self._seen = self._seen.partition(wanted)
         return read + wanted
 
@@ -105,7 +102,11 @@ class Terminal:
         deadline = time.monotonic() + PATIENCE
         while piece := self._piece(deadline):
             self._seen += piece
-        return self._process.wait(max(0.0, deadline - time.monotonic()))
+        return self._exit_code()
+
+    def _exit_code(self) -> int:
+        self._has_ended = True
+        return self._process.wait()
 
     def _piece(self, deadline: float) -> str:
         ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
@@ -113,5 +114,6 @@ class Terminal:
             piece = os.read(self._master, 65536).decode(errors="replace") if ready else ""
         except OSError:  # Linux says so when the other side is closed
             piece = ""
+        self._is_closed = bool(ready) and not piece
         self.transcript += piece
         return piece

@@ -13,6 +13,7 @@ pytest.importorskip("pty", reason="there are no pseudo-terminals here")
 import termios
 
 from agentrt._runtime.terminal.stdio import echo_off
+from tests.console.program import environment as console_environment
 from tests.console.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,12 +91,26 @@ def test_an_unanswered_question_does_not_keep_the_program_alive():
 
 
 def in_a_terminal(main: str, backend: str, tmp_path: Path) -> Terminal:
-    terminal = Terminal([], tmp_path)
     session = "import fcntl, signal, termios\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
     take = "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"  # so that Ctrl-C becomes a signal
     *python, program = child(main, backend)
-    terminal._arguments = [*python, session + take + program]
-    return terminal
+
+    def start(tty: str) -> subprocess.Popen[bytes]:
+        streams = os.open(tty, os.O_RDWR | os.O_NOCTTY)
+        try:
+            return subprocess.Popen(
+                [*python, session + take + program],
+                stdin=streams,
+                stdout=streams,
+                stderr=streams,
+                cwd=tmp_path,
+                env=console_environment(),
+                start_new_session=True,
+            )
+        finally:
+            os.close(streams)
+
+    return Terminal(start)
 
 
 def is_echoing(terminal: Terminal) -> bool:
