@@ -123,14 +123,14 @@ class Outlet:
             self._stop()
 
     @coroutine
-    def tell_streamed(  # noqa: C901  # in one piece: each delta passes here
+    def tell_streamed(
         self, answer: ClosableStream, decoder: Decoder, recorder: Recorder | None = None
     ) -> Generator[Any, Any, None]:
         """Tell the answer that a model streams; ends the reply where that is longer than `max_output` allows."""
         # In locals, and in the frame that hands out, since each delta passes here.
         record = self._record_answer if recorder is None else recorder.record_answer
         mailbox, feed, yields, limit = self._mailbox, decoder.feed, self._yields, decoder.limit
-        agent, notify = self._agent, self._notify
+        notify = self._notify
         interruption = self._interruption if self._has_steps else None
         steps, left = aiter(answer), RESPONSES_PER_CHECKPOINT
 
@@ -155,8 +155,7 @@ class Outlet:
                 if recorder is None or len(events) > 1 or events[0].__class__ is not TextBlockDeltaEvent:
                     record(events)
                 if notify is not None:
-                    for event in events:  # no ends of replies
-                        notify(agent, event)
+                    self._observe(events)
                 if yields:
                     yield tuple(events)
                 elif self.is_read:
