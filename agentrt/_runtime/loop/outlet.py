@@ -132,14 +132,7 @@ class Outlet:
         mailbox, feed, yields, limit = self._mailbox, decoder.feed, self._yields, decoder.limit
         notify = self._notify
         interruption = self._interruption if self._has_steps else None
-        steps, left = aiter(answer), RESPONSES_PER_CHECKPOINT
-
-        async def read_any() -> Any:
-            return await anext(steps)
-
-        # A step of a generator is an iterator, as a coroutine is in here; of other awaitables nothing is known.
-        is_iterable = isinstance(steps, AsyncGeneratorType) or iscoroutinefunction(steps.__anext__)
-        read: Callable[[], Any] = steps.__anext__ if is_iterable else read_any
+        read, left = _step_function(answer), RESPONSES_PER_CHECKPOINT
         has_ended = False
         while not has_ended:
             try:
@@ -451,6 +444,19 @@ class Outlet:
         if interruption.has_pending_cancellation():
             await interruption.raise_pending_cancellation()
         interruption.resume()
+
+
+def _step_function(stream: ClosableStream) -> Callable[[], Any]:
+    """Return the function that takes a step of the stream, which a generator can read by `yield from`."""
+    steps = aiter(stream)
+
+    async def step() -> Any:
+        return await anext(steps)
+
+    # A step of a generator is an iterator, as a coroutine is in here; of other awaitables nothing is known.
+    if isinstance(steps, AsyncGeneratorType) or iscoroutinefunction(steps.__anext__):
+        return steps.__anext__
+    return step
 
 
 class LayeredOutlet(Outlet):
