@@ -158,10 +158,12 @@ async def test_a_run_that_waits_to_be_written_is_not_unknown(store: InMemoryStat
 async def test_flush_waits_for_nothing_that_is_queued_later(store: InMemoryStateStore, monkeypatch: Any):
     writer, write = store.runs.writer, store.runs._rows.write
 
+    logs: list[Any] = []
+
     def write_while_more_comes(batch: Any) -> None:
         write(batch)
-        [log] = writer._open.values()
-        writer.put(log, 0, lambda *_: None, None)
+        logs.extend(writer._open.values())
+        writer.put(logs[0], 0, lambda *_: None, None)
 
     monkeypatch.setattr(store.runs._rows, "write", write_while_more_comes)
     agent = make_agent(store, script=["One."])
