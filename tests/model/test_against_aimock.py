@@ -100,6 +100,7 @@ class Setting:
 async def setting(request: pytest.FixtureRequest, aimock: Aimock, anyio_backend: str) -> AsyncIterator[Setting]:
     setting = Setting(aimock, request.param)
     yield setting
+    aimock.forget_requests()
     for model in setting.models:
         await model.aclose()
 

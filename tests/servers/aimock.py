@@ -32,6 +32,11 @@ class Aimock:
         journal: list[dict[str, Any]] = self._get("/v1/_requests")
         return [entry for entry in journal if entry["headers"].get("x-test-id") == conversation]
 
+    def forget_requests(self) -> None:
+        """Drop all that has arrived, which each look at it would transfer again."""
+        with urllib.request.urlopen(urllib.request.Request(f"{self.url}/v1/_requests", method="DELETE")) as answer:
+            answer.read()
+
     def add_fixtures(self, fixtures: list[dict[str, Any]]) -> None:
         """Add fixtures behind those that are there."""
         body = json.dumps({"fixtures": fixtures}).encode()
