@@ -57,7 +57,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     # One timer for all phases.
     try:
-        with _alarm(_limit_of(item) + 0.9 * GRACE, _make_announcement(item)):
+        with _alarm(_limit_of(item) + 0.9 * GRACE, functools.partial(_announce, item)):
             _exit_after_limit(item)
             return (yield)
     finally:
@@ -74,7 +74,8 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     global _limit
-    _limit = _Limit(_limit_of(pyfuncitem), _make_announcement(pyfuncitem), is_async=_is_async(pyfuncitem.obj))
+    announce = functools.partial(_announce, pyfuncitem)
+    _limit = _Limit(_limit_of(pyfuncitem), announce, is_async=_is_async(pyfuncitem.obj))
     if inspect.iscoroutinefunction(pyfuncitem.obj):
         pyfuncitem.obj = _cancel_at_limit(pyfuncitem.obj)
     elif (property_test := _async_property(pyfuncitem.obj)) is not None:
@@ -189,10 +190,10 @@ def _stop_timer_when_idle() -> None:
     signal.setitimer(signal.ITIMER_REAL, IDLE)
 
 
-def _make_announcement(item: pytest.Item) -> Callable[[], object]:
+def _announce(item: pytest.Item) -> None:
     # Stacks do not show a coroutine that waits: the name of the test does.
     line = f"\n{item.nodeid}: {_message(_limit_of(item))}, and does not stop\n"
-    return functools.partial(os.write, item.config.stash[_STDERR], line.encode())
+    os.write(item.config.stash[_STDERR], line.encode())
 
 
 @contextmanager
