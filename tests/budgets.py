@@ -18,7 +18,7 @@ import pytest
 __all__ = ["rooms_over_budget"]
 
 TESTS = Path(__file__).parent
-SAMPLE_EVERY = 300  # tests
+SAMPLE_EVERY = 600  # tests
 TOLERANCE = 1.5
 
 
