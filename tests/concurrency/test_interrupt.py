@@ -795,9 +795,12 @@ async def test_each_step_may_be_read_by_a_task_of_its_own(stage):
     agent = agent_of([stage.model, "next"])
     stream = agent.reply_stream("go")
     names = []
-    asyncio.get_running_loop().call_later(0.01, agent.interrupt)
     while not names or not names[-1].startswith("RE"):
-        names.append(short(await asyncio.create_task(anext(stream))))
+        step = asyncio.create_task(anext(stream))
+        if names[-1:] == ["MS"]:
+            await stage.reached.wait()
+            asyncio.get_running_loop().call_soon(agent.interrupt)
+        names.append(short(await step))
     await stream.aclose()
     assert names == ["RS", "MS", "ME", "RE(interrupted)"]
     await assert_well(agent)
