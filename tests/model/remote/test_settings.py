@@ -112,20 +112,6 @@ async def test_a_key_from_the_environment_is_taken(monkeypatch: pytest.MonkeyPat
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-@pytest.mark.parametrize("given", ["canary key", "canary\x00key", "schlüssel-canary"])
-def test_a_malformed_key_is_refused_without_being_shown(given: str) -> None:
-    with pytest.raises(ConfigError, match="characters") as caught:
-        OpenAIChatModel("gpt-test", api_key=given)
-    assert "canary" not in str(caught.value)
-
-
-@pytest.mark.parametrize("given", [b"canary", 5])
-def test_a_key_of_another_type_is_refused_without_being_shown(given: Any) -> None:
-    with pytest.raises(ConfigError, match="a SecretStr or a function that returns a str, not of type") as caught:
-        OpenAIChatModel("gpt-test", api_key=given)
-    assert "canary" not in str(caught.value)
-
-
 @pytest.mark.parametrize(
     "url", ["localhost:8000/v1", "host.invalid", "http://", "http://[::1", "ftp://host/v1", "http://host:99999/v1"]
 )
@@ -135,22 +121,11 @@ def test_a_url_that_leads_nowhere_is_refused_with_the_remedy(url: str) -> None:
     assert url in str(caught.value)
 
 
-def test_a_refused_url_is_shown_without_what_is_secret_in_it() -> None:
-    with pytest.raises(ConfigError) as caught:
-        OpenAIChatModel("gpt-test", api_key=KEY, base_url="user:canary@host.invalid/v1?token=canary")
-    assert "canary" not in str(caught.value)
-
-
 @pytest.mark.parametrize("url", [" http://host.invalid/v1\n", "  "])
 def test_space_around_a_url_is_stripped(url: str) -> None:
     model = OpenAIChatModel("gpt-test", api_key=KEY, base_url=url)
 
     assert model.base_url == (url.strip() or "https://api.openai.com/v1")
-
-
-def test_a_model_without_a_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="name of a model"):
-        OpenAIChatModel("", api_key=KEY)
 
 
 @pytest.mark.parametrize("wrong", [{"connect": 0}, {"idle": -1}, {"total": None}, {"total": float("nan")}])
@@ -159,18 +134,28 @@ def test_a_wrong_time_limit_is_refused(wrong: dict[str, Any]) -> None:
         Timeouts(**wrong)
 
 
-@pytest.mark.parametrize("option", ["extra_headers", "extra_body"])
-@pytest.mark.parametrize("wrong", ["secret", [("authorization", "secret")], 5])
-def test_a_wrong_mapping_is_refused_without_being_shown(option: str, wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"OpenAIChatModel\({option}=...\) must be a dict, as in") as caught:
-        OpenAIChatModel("gpt-test", api_key=KEY, **{option: wrong})
-    assert "secret" not in str(caught.value)
+A_MAPPING = r"OpenAIChatModel\({}=...\) must be a dict, as in"
 
 
-@pytest.mark.parametrize("wrong", [30, 0, False, {"total": 30}, httpx2.Timeout(5)])
-def test_limits_of_another_type_are_refused_at_once(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"OpenAIChatModel\(timeouts=...\) must be a Timeouts, as in"):
-        OpenAIChatModel("gpt-test", api_key=KEY, timeouts=wrong)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *[({"api_key": key}, "characters") for key in ("canary key", "canary\x00key", "schlüssel-canary")],
+        *[({"api_key": key}, "a SecretStr or a function that returns a str, not of type") for key in (b"canary", 5)],
+        ({"base_url": "user:canary@host.invalid/v1?token=canary"}, "is 'host.invalid/v1', which is not a whole URL"),
+        *[({"extra_headers": it}, A_MAPPING.format("extra_headers")) for it in ("canary", [("a", "canary")], 5)],
+        *[({"extra_body": it}, A_MAPPING.format("extra_body")) for it in ("canary", [("a", "canary")], 5)],
+        *[
+            ({"timeouts": limits}, r"OpenAIChatModel\(timeouts=...\) must be a Timeouts, as in")
+            for limits in (30, 0, False, {"total": 30}, httpx2.Timeout(5))
+        ],
+        ({"model": ""}, "name of a model"),
+    ],
+)
+def test_a_wrong_setting_is_refused_without_what_is_secret(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        OpenAIChatModel(**{"model": "gpt-test", "api_key": KEY, **options})
+    assert "canary" not in str(caught.value)
 
 
 async def test_a_function_gives_the_key_of_each_request() -> None:
