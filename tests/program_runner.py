@@ -23,7 +23,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO
 
-import anyio
 import anyio.lowlevel
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import httpx2
 import pytest

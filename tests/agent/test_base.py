@@ -10,7 +10,6 @@ from copy import copy, deepcopy
 from functools import partial
 from typing import Any
 
-import anyio
 import anyio.to_thread
 import pytest
 import shortuuid

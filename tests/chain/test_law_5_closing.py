@@ -6,7 +6,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import given, settings

@@ -11,7 +11,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 import trio

@@ -6,7 +6,6 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 

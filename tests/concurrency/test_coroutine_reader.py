@@ -7,7 +7,6 @@ import weakref
 from contextlib import aclosing
 from contextvars import ContextVar
 
-import anyio
 import anyio.lowlevel
 import pytest
 

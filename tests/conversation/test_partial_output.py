@@ -4,7 +4,6 @@ import json
 from itertools import pairwise
 from typing import Any, NotRequired
 
-import anyio
 import anyio.lowlevel
 import pytest
 from pydantic import BaseModel, field_validator

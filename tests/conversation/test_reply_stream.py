@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_args
 
-import anyio
 import anyio.lowlevel
 import pytest
 

@@ -2,7 +2,6 @@
 
 import string
 
-import anyio
 import anyio.lowlevel
 import pytest
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise, repeat
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import given, settings

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import given, settings

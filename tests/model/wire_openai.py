@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import httpx2
 import pytest

@@ -5,7 +5,6 @@ import gc
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-import anyio
 import anyio.abc
 import anyio.lowlevel
 import pytest

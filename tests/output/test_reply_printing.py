@@ -4,7 +4,6 @@ import copy
 from itertools import pairwise
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 from pydantic import BaseModel

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 
-import anyio
 import anyio.lowlevel
 import pytest
 

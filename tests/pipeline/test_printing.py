@@ -8,7 +8,6 @@ from collections.abc import Generator
 from itertools import pairwise
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import given

@@ -9,7 +9,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-import anyio
 import anyio.from_thread
 import anyio.to_thread
 import pytest
@@ -494,7 +493,6 @@ async def test_many_writers_lose_nothing(store: StoreBase) -> None:
 
 KILLED_IN_A_WRITE = """
 import os, signal, sys
-import anyio
 from agentrt.rag import SQLiteTextStore, StoredText
 from agentrt.rag import sqlite_store
 

@@ -4,7 +4,6 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from time import time_ns
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import httpx2
 import pytest

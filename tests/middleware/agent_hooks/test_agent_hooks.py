@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import anyio
 import anyio.lowlevel
 import pytest
 from agent_hooks import DeclarationError, HostRegistry, HostSurface, InterceptionBlocked, Verdict

@@ -14,7 +14,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import HealthCheck, given, settings

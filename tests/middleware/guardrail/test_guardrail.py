@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 

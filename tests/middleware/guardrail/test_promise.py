@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 from hypothesis import given, settings
 from hypothesis import strategies as st

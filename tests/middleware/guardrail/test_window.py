@@ -3,7 +3,6 @@
 from itertools import pairwise
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import given, settings

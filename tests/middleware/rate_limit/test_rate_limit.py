@@ -12,7 +12,6 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import example, given, settings

@@ -4,7 +4,6 @@ import json
 from contextlib import aclosing
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pytest
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import anyio
 import anyio.lowlevel
 import pydantic_monty
 import pytest
