@@ -71,18 +71,6 @@ async def test_a_full_queue_serves_its_writers_first_come_first_served():
         assert [await queue.get() for _ in range(6)] == list(range(6))
 
 
-async def test_readers_are_served_first_come_first_served():
-    queue: MessageQueue[int] = MessageQueue()
-    async with anyio.create_task_group() as group:
-        waiters = Waiters(group)
-        for name in "abc":
-            await waiters.add(name, queue.get)
-        for n in range(3):
-            queue.put_nowait(n)  # all at once, before any of them wakes
-        await settled()
-    assert waiters.log == [("a", 0), ("b", 1), ("c", 2)]
-
-
 async def test_get_serves_readers_first_come_first_served():
     queue: MessageQueue[int] = MessageQueue()
     async with anyio.create_task_group() as group:
@@ -90,7 +78,7 @@ async def test_get_serves_readers_first_come_first_served():
         for n in range(6):
             await waiters.add(n, queue.get)
         for n in range(6):
-            queue.put_nowait(n)
+            queue.put_nowait(n)  # all at once, before any of them wakes
         await waiters.add("later", queue.get)
         queue.put_nowait(6)
     assert waiters.log == [*((n, n) for n in range(6)), ("later", 6)]
