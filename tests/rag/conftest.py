@@ -1,13 +1,24 @@
 """The stores of texts that the tests open, and the server that one of them needs."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from agentrt._runtime.block import new_name
 from agentrt.rag import PgVectorStore, SQLiteTextStore, StoreBase
 from tests.postgres_server import PostgresServer, server_with_vectors
+
+MEMORY = "/dev/shm"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Return a folder in memory, where the system has one: only a machine that fails would show a difference."""
+    with TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")
