@@ -71,7 +71,7 @@ def server_with_vectors() -> Iterator[PostgresServer]:
     with tempfile.TemporaryDirectory(prefix="agentrt-pgserver-", dir=SHARED_FOLDER) as copied:
         if os.geteuid() == 0:
             for part in ("pgserver/pginstall", "pgserver.libs"):
-                shutil.copytree(installed / part, Path(copied, part))
+                shutil.copytree(installed / part, Path(copied, part), ignore=shutil.ignore_patterns("include"))
             # A strict umask, here or when the package was installed, leaves files that only root may read.
             subprocess.run(["chmod", "--recursive", "a+rX", copied], check=True)
             installed = Path(copied)
