@@ -11,6 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, ReaderLeft, close_with_event_loop, hand_out
+from agentrt._runtime.conversation.reply_stream import ReplyStream
 
 
 class Work:
@@ -63,6 +64,11 @@ async def test_readers_nest_without_addresses():
             await hand_out(f"from inside: {item}")
 
     assert [item async for item in CoroutineReader(outer)] == ["from inside: 0", "from inside: 1", "from inside: done"]
+
+
+def test_a_stream_of_a_reply_shares_no_code_with_the_reader_in_it():
+    assert ReplyStream.__anext__.__code__ == CoroutineReader.__anext__.__code__
+    assert ReplyStream.__anext__.__code__ is not CoroutineReader.__anext__.__code__
 
 
 async def test_leaving_raises_reader_left_and_waits_for_the_clean_up():

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from types import CodeType, FrameType, coroutine
+from types import CodeType, FrameType, FunctionType, coroutine
 from typing import Any, Generic, Self
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -22,6 +22,7 @@ from agentrt._runtime.concurrency.event_loop import checkpoint, running_loop
 _logger = logging.getLogger("agentrt")
 _MAX_LEAVE_SECONDS = 15.0
 _Told = TypeVar("_Told", default=Any, covariant=True)
+_Function = TypeVar("_Function")
 
 
 class ReaderLeft(BaseException):
@@ -182,6 +183,17 @@ class CoroutineReader(Generic[_Told]):
         finally:
             self._end()
             self._reading.is_running = False
+
+
+def with_own_code(function: _Function) -> _Function:
+    """Return a copy of a method for a subclass whose objects are read inside of one another at each event.
+
+    CPython notes in the code where it has found an attribute, for one class: with the same code, each of the two would
+    have the other look for it again.
+    """
+    original: Any = function
+    copy: Any = FunctionType(original.__code__.replace(), original.__globals__, original.__name__)
+    return copy  # type: ignore[no-any-return]  # the same function
 
 
 def as_stream(function: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., CoroutineReader[Any]]:

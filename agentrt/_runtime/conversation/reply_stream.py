@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Generic, NoReturn, Self
 
 from typing_extensions import TypeVar
 
-from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, close_with_event_loop
+from agentrt._runtime.concurrency.coroutine_reader import CoroutineReader, close_with_event_loop, with_own_code
 from agentrt._runtime.conversation.turns import Claim
 from agentrt._runtime.decoding.partial_answer import PartialAnswer
 from agentrt._runtime.keywords.attributes import suggest_attributes
@@ -39,6 +39,8 @@ class ReplyStream(CoroutineReader[_Item], Generic[_Item, _Output]):
     """
 
     __slots__ = ("_claim",)
+
+    __anext__ = with_own_code(CoroutineReader.__anext__)  # inside of layers it reads another reader
 
     def __init__(
         self, make: Callable[[], Coroutine[Any, Any, Msg | None]], claim: Claim, yield_final_msg: bool = False
