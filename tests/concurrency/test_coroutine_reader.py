@@ -66,7 +66,7 @@ async def test_readers_nest_without_addresses():
     assert [item async for item in CoroutineReader(outer)] == ["from inside: 0", "from inside: 1", "from inside: done"]
 
 
-def test_a_stream_of_a_reply_shares_no_code_with_the_reader_in_it():
+def test_a_reply_stream_shares_no_code_with_the_reader_in_it():
     assert ReplyStream.__anext__.__code__ == CoroutineReader.__anext__.__code__
     assert ReplyStream.__anext__.__code__ is not CoroutineReader.__anext__.__code__
 
