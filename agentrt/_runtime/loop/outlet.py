@@ -130,7 +130,7 @@ class Outlet:
         # In locals, and in the frame that hands out, since each delta passes here.
         record = self._record_answer if recorder is None else recorder.record_answer
         mailbox, feed, yields, limit = self._mailbox, decoder.feed, self._yields, decoder.limit
-        notify = self._notify
+        agent, notify = self._agent, self._notify
         interruption = self._interruption if self._has_steps else None
         read, left = _step_function(answer), RESPONSES_PER_CHECKPOINT
         has_ended = False
@@ -148,7 +148,8 @@ class Outlet:
                 if recorder is None or len(events) > 1 or events[0].__class__ is not TextBlockDeltaEvent:
                     record(events)
                 if notify is not None:
-                    self._observe(events)
+                    for event in events:  # no ends of replies
+                        notify(agent, event)
                 if yields:
                     yield tuple(events)
                 elif self.is_read:
