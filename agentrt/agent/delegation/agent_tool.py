@@ -18,7 +18,6 @@ from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.delegation import Delegate, Delegation
 from agentrt.agent.delegation.inherit import bind_child, checked_inherit, circle_error, find_ancestor
 from agentrt.agent.delegation.isolation import count_delegation, describe_isolation
-from agentrt.agent.delegation.outcome import denial_result, failure_result
 from agentrt.agent.delegation.summary import summarize_conversation
 from agentrt.errors import InvalidInputError, ToolConfigError
 from agentrt.hooks import MiddlewareBase
@@ -215,13 +214,13 @@ class AgentTool(ToolBase):
         if not delegation.was_entered:
             reached = count_delegation(context)
             if reached is not None:
-                return denial_result(self.name, *reached, delegation.attribution)
+                return delegation.outcomes.denial(*reached)
         try:
             task = self._task_of(arguments)
         except ValidationError as error:
             return failure(f"{self.name} was not asked: {error.errors(include_url=False)[0]['msg']}")
         except Exception as error:  # noqa: BLE001  # of a validator of the input's type
-            return failure_result(self.name, "error", type(error).__name__, delegation.attribution)
+            return delegation.outcomes.failure("error", type(error).__name__)
         entered = _tools_entered.get()
         # With a place of its own, a chain of agents that ask each other could take them all, and wait for itself.
         places = None if id(self._tool_state) in entered else self._places()

@@ -26,7 +26,7 @@ from agentrt.agent.delegation.isolation import (
     renew_permissions,
     session_id_of,
 )
-from agentrt.agent.delegation.outcome import answer_of, failure_result, result_of_error, unfinished_result
+from agentrt.agent.delegation.outcome import Outcomes
 from agentrt.errors import ResumeError
 from agentrt.event import (
     AgentEvent,
@@ -125,8 +125,7 @@ class Delegation(DelegatedCall):
         state = getattr(self.supervisor, "state", None)
         # Of a supervisor without a loop, no handle is known.
         self._state_above: AgentState | None = state if isinstance(state, AgentState) else None
-        supervisor_name = None if self.supervisor is None else self.supervisor.name
-        self.attribution: JSONObject = {"subagent": tool.agent.name, "supervisor": supervisor_name}
+        self.outcomes = Outcomes(tool.agent.name, None if self.supervisor is None else self.supervisor.name)
 
     @never_raises
     def __repr__(self) -> str:
@@ -182,8 +181,8 @@ class Delegation(DelegatedCall):
             # The supervisor's own state cannot be saved, or a limit of its own reply, or of one above it, is used up.
             if error is self._store.failure or self._is_of_ancestor(error):
                 raise
-            return result_of_error(self.name, error, self.attribution)
-        return failure_result(self.name, "timeout", "TimeoutError", self.attribution)
+            return self.outcomes.error(error)
+        return self.outcomes.failure("timeout", "TimeoutError")
 
     def _is_of_ancestor(self, error: BaseException) -> bool:
         """Say whether the error names, in its `reply_id`, the supervisor's reply or one that that is inside of."""
@@ -198,7 +197,7 @@ class Delegation(DelegatedCall):
     async def _enter(self, task: Any, arguments: JSONObject) -> ToolResponse:
         resumed = self.was_entered
         if self._store.is_lost:
-            response = failure_result(self.name, "unknown", "StateLost", self.attribution)
+            response = self.outcomes.failure("unknown", "StateLost")
             response.state = ToolResultState.UNKNOWN
             return response
         state = await self._store.load("") or AgentState(session_id=session_id_of(self._context))
@@ -250,7 +249,7 @@ class Delegation(DelegatedCall):
         state: AgentState = child.state
         final: Msg | None = None
         if self._is_interrupted:
-            return unfinished_result(self.name, "interrupted", None, self.attribution)
+            return self.outcomes.unfinished_reply("interrupted", None)
         if state.reply_context is None:
             # The one that has ended is repeated, where only its result was lost.
             inputs = self._inputs(state, task, arguments) if state.last_reply is None else None
@@ -271,11 +270,11 @@ class Delegation(DelegatedCall):
         reason = "completed" if state.last_reply is None else state.last_reply.finished_reason
         if reason == "error" and state.last_reply is not None:  # it was over before this entry
             type_name = (state.last_reply.error or "error").partition(":")[0]  # its words may follow
-            return failure_result(self.name, "error", type_name, self.attribution)
+            return self.outcomes.failure("error", type_name)
         if reason != "completed" or final is None:
-            response = unfinished_result(self.name, reason, final, self.attribution)
+            response = self.outcomes.unfinished_reply(reason, final)
         else:
-            response = answer_of(final, self.tool.output is not None, self.attribution)
+            response = self.outcomes.answer(final, self.tool.output is not None)
         label = label_shown(state)
         if label is not None and self._state_above is not None:  # its words may be those of what it was shown
             response.content = [*hold_answer(self._state_above, response.content, label)]

@@ -14,7 +14,7 @@ from agentrt._runtime.block import JSONObject, ToolCallBlock, new_id
 from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase
-from agentrt.agent.delegation.outcome import answer_of, result_of_error, unfinished_result
+from agentrt.agent.delegation.outcome import Outcomes
 from agentrt.agent.delegation.summary import (
     CONTEXT_KEY,
     ContextBundle,
@@ -241,10 +241,9 @@ class SubAgentBase(AgentBase):
         cancellation leaves. Afterwards the memory is empty, unless `ephemeral_memory` is off. A second task at the same
         time fails: its memory would be that of the first.
         """
-        whose = attribution(self.name, self.permissions)
-        logger = self.permissions.logger
+        outcomes = outcomes_of(self.name, self.permissions)
         if self._is_delegating:
-            return result_of_error(self.name, AgentBusyError(f"{self.name!r} has a task already"), whose, logger)
+            return outcomes.error(AgentBusyError(f"{self.name!r} has a task already"))
         self._is_delegating = True
         with self._span() as span:
             try:
@@ -263,7 +262,7 @@ class SubAgentBase(AgentBase):
 
                 span.set_attribute("error.type", type(error).__name__)
                 span.set_status(StatusCode.ERROR, type(error).__name__)
-            return result_of_error(self.name, error, whose, logger)
+            return outcomes.error(error)
 
     async def _answer(
         self, task: str, context: DelegationContext | None, metadata: JSONObject | None, kwargs: dict[str, Any]
@@ -275,11 +274,11 @@ class SubAgentBase(AgentBase):
         # Not by `__call__`, which would let the hubs of the supervisor hear it.
         answer = cast("Msg | None", await self.reply(msg, **kwargs)) or Msg(self.name, [], "assistant")
         self.usage = answer.usage
-        whose = attribution(self.name, self.permissions)
+        outcomes = outcomes_of(self.name, self.permissions)
         if answer.finished_reason not in (None, "completed"):
             # Without its text, which may be another agent's.
-            return unfinished_result(self.name, answer.finished_reason, None, whose, self.permissions.logger)
-        return answer_of(answer, False, whose)
+            return outcomes.unfinished_reply(answer.finished_reason, None)
+        return outcomes.answer(answer, has_form=False)
 
     @contextmanager
     def _span(self) -> Iterator[Any]:
@@ -314,9 +313,9 @@ class PrefixedSession(SessionBase):
         await self._session.load_session_state(name, user_id, allow_not_exist, **modules)
 
 
-def attribution(name: str, permissions: PermissionBundle) -> JSONObject:
-    """Return the metadata of every result of a sub-agent: whose it is, and who asked."""
-    return {"subagent": name, "supervisor": permissions.supervisor_name}
+def outcomes_of(name: str, permissions: PermissionBundle) -> Outcomes:
+    """Return what makes the results of a sub-agent with these permissions."""
+    return Outcomes(name, permissions.supervisor_name, permissions.logger)
 
 
 @contextmanager

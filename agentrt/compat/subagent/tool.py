@@ -11,9 +11,8 @@ from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.delegation import DelegatedCall
 from agentrt.agent.delegation.isolation import count_delegation
-from agentrt.agent.delegation.outcome import denial_result, result_of_error
 from agentrt.agent.delegation.summary import ContextBundle, DelegationContext
-from agentrt.compat.subagent.base import SubAgentBase, attribution, require_health, unavailable_if_failing
+from agentrt.compat.subagent.base import SubAgentBase, outcomes_of, require_health, unavailable_if_failing
 from agentrt.compat.subagent.spec import PermissionBundle, SubAgentSpec
 from agentrt.compat.subagent.toolkit import check_allowlist, toolkit_of
 from agentrt.errors import AgentRTError, ConfigError, ToolConfigError
@@ -132,7 +131,7 @@ class _Delegation:
             reached = self._reached_limit(permissions, tool_context)
             if reached is not None:
                 # A result and not an error: the agent that delegated can still answer by itself.
-                return denial_result(name, *reached, attribution(name, permissions))
+                return outcomes_of(name, permissions).denial(*reached)
             bundle = await self._cls.context_of(supervisor) if isinstance(supervisor, AgentBase) else ContextBundle()
             files = permissions.filesystem
             # As the sub-agent will see it, so that what points to files is true for it.
@@ -147,7 +146,7 @@ class _Delegation:
                 end.state, end.usage = response.state, agent.usage
             return response
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a failure becomes a result
-            return result_of_error(name, error, attribution(name, permissions), permissions.logger)
+            return outcomes_of(name, permissions).error(error)
         finally:
             _depth.reset(token)
 

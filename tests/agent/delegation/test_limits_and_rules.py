@@ -181,3 +181,14 @@ async def test_the_number_of_delegations_is_counted_over_processes() -> None:
         boss = make_boss().with_state(saved_state(boss))
         await boss.reply(question)
     assert [result.state for result in results_of(boss).values()] == ["success", "success", "denied"]
+
+
+async def test_a_denied_delegation_names_its_agent_and_not_the_tool() -> None:
+    writer = agent_of("writer", [])
+    calls = [call("1", "write", query="go")]
+    tool = writer.as_tool("Writes.", name="write")
+    boss = agent_of("boss", [calls, "Done."], tool, react_config=ReActConfig(max_depth=1))
+    await boss.reply("go")
+    result = results_of(boss)["1"]
+    assert result.text.startswith("[subagent_max_depth] writer: not run")
+    assert result.metadata["subagent"] == "writer"
