@@ -165,21 +165,25 @@ class FakeSpan:
         self.attributes["status"] = (code.name, description)
 
 
-@pytest.mark.parametrize("kind", ["error", "fine"])
-async def test_span_of_a_delegation_says_how_it_ended(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "error"), [("error", "ValueError"), ("hang", "timeout"), ("iterations", "max_iters"), ("fine", None)]
+)
+async def test_span_of_a_delegation_says_how_it_ended(kind: str, error: str | None) -> None:
     spans: list[tuple[str, dict[str, Any]]] = []
 
     class Tracer:
         def start_as_current_span(self, name: str, attributes: dict[str, Any], **_: object) -> FakeSpan:
             return FakeSpan(spans, name, attributes)
 
-    cls = Failing if kind == "error" else Echo
-    await cls(name="ann", permissions=PermissionBundle(trace_provider=Tracer())).delegate(kind)
+    cls = Echo if kind == "fine" else Failing
+    limits = {"timeout": 0.01} if kind == "hang" else {}
+    permissions = PermissionBundle(trace_provider=Tracer(), safety_limits=limits)
+    result = await cls(name="ann", permissions=permissions).delegate(kind)
     [(name, attributes)] = spans
     assert name == "invoke_agent ann"
     assert attributes["ended"]
-    assert attributes.get("error.type") == ("ValueError" if kind == "error" else None)
-    assert attributes.get("status") == (("ERROR", "ValueError") if kind == "error" else None)
+    assert attributes.get("error.type") == result.metadata.get("error") == error
+    assert attributes.get("status") == (None if error is None else ("ERROR", error))
 
 
 async def test_span_of_a_delegation_is_under_that_of_its_call() -> None:

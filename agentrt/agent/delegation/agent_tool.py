@@ -17,7 +17,7 @@ from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.delegation import Delegate, Delegation
 from agentrt.agent.delegation.inherit import bind_child, checked_inherit, circle_error, find_ancestor
-from agentrt.agent.delegation.isolation import count_delegation, describe_isolation
+from agentrt.agent.delegation.isolation import describe_isolation
 from agentrt.agent.delegation.summary import summarize_conversation
 from agentrt.errors import InvalidInputError, ToolConfigError
 from agentrt.hooks import MiddlewareBase
@@ -212,9 +212,9 @@ class AgentTool(ToolBase):
         delegation = Delegation(self, context)
         delegation.start_over_after_failure()
         if not delegation.was_entered:
-            reached = count_delegation(context)
-            if reached is not None:
-                return delegation.outcomes.denial(*reached)
+            denied = delegation.count()
+            if denied is not None:
+                return denied
         try:
             task = self._task_of(arguments)
         except ValidationError as error:

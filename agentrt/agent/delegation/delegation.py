@@ -23,10 +23,11 @@ from agentrt.agent.delegation.isolation import (
     StoreInCall,
     config_of_delegate,
     config_of_root,
+    count_delegation,
     renew_permissions,
     session_id_of,
 )
-from agentrt.agent.delegation.outcome import Outcomes
+from agentrt.agent.delegation.outcome import FAILED, Outcomes
 from agentrt.errors import ResumeError
 from agentrt.event import (
     AgentEvent,
@@ -45,7 +46,6 @@ from agentrt.types import OpenQuestion, ToolResponse
 from agentrt.workspace import FileSystemBase
 
 _SETTINGS = ("system_prompt", "model", "react_config", "context_config", "when_busy", "workspace")
-_FAILED = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
 # They are asked again under the supervisor's reply, which is the one that can be answered.
 _ASKED_ABOVE = (RequireUserConfirmEvent, RequireExternalExecutionEvent)
 
@@ -74,29 +74,41 @@ class DelegatingTool(Protocol):
 
 
 class DelegatedCall:
-    """A call that another agent answers, in the reply of its `supervisor`, the agent that asked."""
+    """A call that another agent answers, in the reply of its `supervisor`, the agent that asked.
 
-    def __init__(self, context: ToolContext) -> None:
+    The other agent may be one that writes its own reply. `outcomes` makes the results of the call.
+    """
+
+    def __init__(self, context: ToolContext, outcomes: Outcomes) -> None:
         self.call_id = context.tool_call.id
+        self.outcomes = outcomes
         # A tool may be called outside of any agent.
         self.supervisor: AgentBase | None = context.agent if isinstance(context.agent, AgentBase) else None
         self._context = context
-        self._scope: anyio.CancelScope | None = None
+
+    @property
+    def name(self) -> str:
+        return self.outcomes.name
+
+    def count(self) -> ToolResponse | None:
+        """Count this call in the root's reply; returns its result if a limit of that reply is reached."""
+        reached = count_delegation(self._context)
+        # A result and not an error: the agent that delegated can still answer by itself.
+        return None if reached is None else self.outcomes.denial(*reached)
 
     @contextmanager
     def announced(
-        self, name: str, child_reply_id: str, child_session_id: str, resumed: bool = False
+        self, child_reply_id: str, child_session_id: str, resumed: bool = False
     ) -> Iterator[SubagentEndEvent]:
         """Emit the event of the start, and at the end that of the end, which is to be given its state and usage."""
-        identity = (self.call_id, name, child_reply_id, child_session_id, resumed)
+        identity = (self.call_id, self.name, child_reply_id, child_session_id, resumed)
         if self._is_seen:
             self._context.emit(SubagentStartEvent("", *identity))
         end = SubagentEndEvent("", *identity, ToolResultState.ERROR)
         try:
             yield end
         except anyio.get_cancelled_exc_class():
-            is_late = self._scope is not None and self._scope.cancel_called
-            end.state = ToolResultState.TIMEOUT if is_late else ToolResultState.INTERRUPTED
+            end.state = ToolResultState.TIMEOUT if self.outcomes.is_late else ToolResultState.INTERRUPTED
             raise
         finally:
             self._emit(end)
@@ -117,7 +129,8 @@ class Delegation(DelegatedCall):
     """One call of an agent that is a tool; `child` is its conversation."""
 
     def __init__(self, tool: DelegatingTool, context: ToolContext) -> None:
-        super().__init__(context)
+        supervisor_name = context.agent.name if isinstance(context.agent, AgentBase) else None
+        super().__init__(context, Outcomes(tool.agent.name, supervisor_name))
         self.tool = tool
         self.child: Any = None
         self._store = StoreInCall(context)
@@ -125,15 +138,10 @@ class Delegation(DelegatedCall):
         state = getattr(self.supervisor, "state", None)
         # Of a supervisor without a loop, no handle is known.
         self._state_above: AgentState | None = state if isinstance(state, AgentState) else None
-        self.outcomes = Outcomes(tool.agent.name, None if self.supervisor is None else self.supervisor.name)
 
     @never_raises
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of the call {self.call_id!r} of {self.tool.name!r}>"
-
-    @property
-    def name(self) -> str:
-        return self.tool.agent.name
 
     @property
     def was_entered(self) -> bool:
@@ -165,27 +173,19 @@ class Delegation(DelegatedCall):
 
     async def run(self, task: Any, arguments: JSONObject) -> ToolResponse:
         """Enter the sub-agent, and return the result of the call, or what it waits for."""
-        response = await self._run(task, arguments)
-        if response.state in _FAILED:
+        work = self._enter(task, arguments)
+        response = await self.outcomes.result_of(work, self.tool.seconds, self._is_of_supervisor)
+        if response.state in FAILED:
             self._failures[self.call_id] = True
         return response
 
-    async def _run(self, task: Any, arguments: JSONObject) -> ToolResponse:
-        try:
-            if self.tool.seconds is None:
-                return await self._enter(task, arguments)
-            # Here and not as the tool's own timeout, so that the result says whose time was up.
-            with anyio.move_on_after(self.tool.seconds) as self._scope:
-                return await self._enter(task, arguments)
-        except (Exception, SystemExit) as error:  # the boundary where a sub-agent's failure becomes a result
-            # The supervisor's own state cannot be saved, or a limit of its own reply, or of one above it, is used up.
-            if error is self._store.failure or self._is_of_ancestor(error):
-                raise
-            return self.outcomes.error(error)
-        return self.outcomes.failure("timeout", "TimeoutError")
+    def _is_of_supervisor(self, error: BaseException) -> bool:
+        """Say whether the supervisor's state cannot be saved, or a limit of its reply, or of one above it, is used up.
 
-    def _is_of_ancestor(self, error: BaseException) -> bool:
-        """Say whether the error names, in its `reply_id`, the supervisor's reply or one that that is inside of."""
+        An error of a limit names that reply in its `reply_id`.
+        """
+        if error is self._store.failure:
+            return True
         reply_id = getattr(error, "reply_id", None)
         run = self._context.run
         while reply_id is not None and run is not None:
@@ -209,7 +209,7 @@ class Delegation(DelegatedCall):
             run = self._context.run
             new_id = new_name() if run is None else run.begin_child(self.call_id, state)
             reply_id = new_id if state.last_reply is None else state.last_reply.reply_id
-        with self.announced(self.name, reply_id, state.session_id, resumed) as end:
+        with self.announced(reply_id, state.session_id, resumed) as end:
             self._store.begin(state, is_saved=child.state_store is not None)
             try:
                 response = await self._converse(child, reply_id, task, arguments)

@@ -2,8 +2,10 @@
 
 import logging
 import traceback
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import anyio
 from pydantic_core import to_json
 
 from agentrt._runtime.block import DataBlock, JSONObject, TextBlock, ToolResultState
@@ -11,20 +13,49 @@ from agentrt.errors import SubAgentUnavailable
 from agentrt.message import Msg
 from agentrt.types import ToolResponse
 
+FAILED = (ToolResultState.ERROR, ToolResultState.TIMEOUT)
 _logger = logging.getLogger("agentrt")
 
 
 @dataclass(slots=True)
 class Outcomes:
-    """Makes the results of delegations to the agent of this name; failures are logged."""
+    """Makes the result of one delegation to the agent of this name, whatever becomes of it; failures are logged."""
 
     name: str
     supervisor: str | None
     logger: logging.Logger = _logger
+    _scope: anyio.CancelScope | None = None
 
     @property
     def _attribution(self) -> JSONObject:
         return {"subagent": self.name, "supervisor": self.supervisor}
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time for the delegation is up."""
+        return self._scope is not None and self._scope.cancel_called
+
+    async def result_of(
+        self,
+        work: Awaitable[ToolResponse],
+        seconds: float | None,
+        is_raised: Callable[[BaseException], bool] = lambda error: False,
+    ) -> ToolResponse:
+        """Return the result of the sub-agent's work, or that of its failure or of its timeout.
+
+        `is_raised` says which errors are not the sub-agent's, and so are no result.
+        """
+        try:
+            if seconds is None:
+                return await work
+            # Here and not as the tool's own timeout, so that the result says whose time was up.
+            with anyio.move_on_after(seconds) as self._scope:
+                return await work
+        except (Exception, SystemExit) as error:  # the boundary where a sub-agent's failure becomes a result
+            if is_raised(error):
+                raise
+            return self.error(error)
+        return self.failure("timeout", "TimeoutError")
 
     def answer(self, final: Msg, has_form: bool) -> ToolResponse:
         """Return the result of a delegation that is done: what the final message says, as JSON where it has a form."""

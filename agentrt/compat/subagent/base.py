@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from inspect import isawaitable
@@ -14,7 +14,7 @@ from agentrt._runtime.block import JSONObject, ToolCallBlock, new_id
 from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase
-from agentrt.agent.delegation.outcome import Outcomes
+from agentrt.agent.delegation.outcome import FAILED, Outcomes
 from agentrt.agent.delegation.summary import (
     CONTEXT_KEY,
     ContextBundle,
@@ -241,31 +241,34 @@ class SubAgentBase(AgentBase):
         cancellation leaves. Afterwards the memory is empty, unless `ephemeral_memory` is off. A second task at the same
         time fails: its memory would be that of the first.
         """
-        outcomes = outcomes_of(self.name, self.permissions)
+        outcomes = Outcomes(self.name, self.permissions.supervisor_name, self.permissions.logger)
         if self._is_delegating:
             return outcomes.error(AgentBusyError(f"{self.name!r} has a task already"))
         self._is_delegating = True
         with self._span() as span:
             try:
-                with anyio.move_on_after(self.permissions.safety_limits.get("timeout", _DELEGATION_SECONDS)):
-                    return await self._answer(task_summary, delegation_context, metadata, kwargs)
-                error: Exception | SystemExit = TimeoutError()
-            except (Exception, SystemExit) as failure:  # noqa: BLE001  # the boundary where a failure becomes a result
-                error = failure
+                seconds = self.permissions.safety_limits.get("timeout", _DELEGATION_SECONDS)
+                answer = self._answer(outcomes, task_summary, delegation_context, metadata, kwargs)
+                response = await outcomes.result_of(answer, seconds)
             finally:
                 self._is_delegating = False
                 if self.ephemeral_memory:
                     # Another one, as a memory may fail to forget.
                     self.delegation_context, self.memory = None, InMemoryMemory()
-            if span is not None:
+            if span is not None and response.state in FAILED:
                 from opentelemetry.trace import StatusCode  # loaded already, by the program that made the tracer
 
-                span.set_attribute("error.type", type(error).__name__)
-                span.set_status(StatusCode.ERROR, type(error).__name__)
-            return outcomes.error(error)
+                span.set_attribute("error.type", response.metadata["error"])
+                span.set_status(StatusCode.ERROR, response.metadata["error"])
+        return response
 
     async def _answer(
-        self, task: str, context: DelegationContext | None, metadata: JSONObject | None, kwargs: dict[str, Any]
+        self,
+        outcomes: Outcomes,
+        task: str,
+        context: DelegationContext | None,
+        metadata: JSONObject | None,
+        kwargs: dict[str, Any],
     ) -> ToolResponse:
         own = {} if context is None else {CONTEXT_KEY: context}  # last, so that a model cannot forge it
         self.load_delegation_context(own)
@@ -274,24 +277,23 @@ class SubAgentBase(AgentBase):
         # Not by `__call__`, which would let the hubs of the supervisor hear it.
         answer = cast("Msg | None", await self.reply(msg, **kwargs)) or Msg(self.name, [], "assistant")
         self.usage = answer.usage
-        outcomes = outcomes_of(self.name, self.permissions)
         if answer.finished_reason not in (None, "completed"):
             # Without its text, which may be another agent's.
             return outcomes.unfinished_reply(answer.finished_reason, None)
         return outcomes.answer(answer, has_form=False)
 
-    @contextmanager
-    def _span(self) -> Iterator[Any]:
-        """Open a span below the current one, if the supervisor shares a tracer."""
+    def _span(self) -> AbstractContextManager[Any]:
+        """Return a span below the current one to be entered, if the supervisor shares a tracer."""
         tracer = self.permissions.trace_provider
         if tracer is None:
-            yield None
-            return
+            return nullcontext()
         attributes = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": self.name}
         # Exceptions are left out, since their words may be the user's.
         options = {"record_exception": False, "set_status_on_exception": False}
-        with tracer.start_as_current_span(f"invoke_agent {self.name}", attributes=attributes, **options) as span:
-            yield span
+        span: AbstractContextManager[Any] = tracer.start_as_current_span(
+            f"invoke_agent {self.name}", attributes=attributes, **options
+        )
+        return span
 
 
 class PrefixedSession(SessionBase):
@@ -311,11 +313,6 @@ class PrefixedSession(SessionBase):
         """Give these modules the states that were saved under their names."""
         name = f"{self._prefix}.{session_id}"
         await self._session.load_session_state(name, user_id, allow_not_exist, **modules)
-
-
-def outcomes_of(name: str, permissions: PermissionBundle) -> Outcomes:
-    """Return what makes the results of a sub-agent with these permissions."""
-    return Outcomes(name, permissions.supervisor_name, permissions.logger)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.delegation import DelegatedCall
-from agentrt.agent.delegation.isolation import count_delegation
+from agentrt.agent.delegation.outcome import Outcomes
 from agentrt.agent.delegation.summary import ContextBundle, DelegationContext
-from agentrt.compat.subagent.base import SubAgentBase, outcomes_of, require_health, unavailable_if_failing
+from agentrt.compat.subagent.base import SubAgentBase, require_health, unavailable_if_failing
 from agentrt.compat.subagent.spec import PermissionBundle, SubAgentSpec
 from agentrt.compat.subagent.toolkit import check_allowlist, toolkit_of
 from agentrt.errors import AgentRTError, ConfigError, ToolConfigError
@@ -122,41 +122,40 @@ class _Delegation:
 
     async def run(self, query: str, context: JSONObject | None, tool_context: ToolContext) -> ToolResponse:
         """Do one task; only a cancellation leaves."""
-        name, host = self._spec.name, self._host
-        supervisor = host if tool_context.agent is None else tool_context.agent
-        permissions = PermissionBundle(supervisor_name=getattr(supervisor, "name", ""))
+        supervisor = self._host if tool_context.agent is None else tool_context.agent
+        outcomes = Outcomes(self._spec.name, getattr(supervisor, "name", ""))
         token = _depth.set(_depth.get() + 1)
         try:
-            permissions = self.permissions(supervisor)
-            reached = self._reached_limit(permissions, tool_context)
-            if reached is not None:
-                # A result and not an error: the agent that delegated can still answer by itself.
-                return outcomes_of(name, permissions).denial(*reached)
-            bundle = await self._cls.context_of(supervisor) if isinstance(supervisor, AgentBase) else ContextBundle()
-            files = permissions.filesystem
-            # As the sub-agent will see it, so that what points to files is true for it.
-            if bundle.workspace is None and files is not None:
-                bundle = replace(bundle, workspace=files.namespace(f"subagents/{self._spec.name}"))
-            delegation_context = self._cls.compress_for(bundle, query, permissions.safety_limits)
-            annotated = bundle.with_delegation(delegation_context)
-            agent = await self.export(permissions, annotated, query, delegation_context)
-            deps = {} if tool_context.deps is None else {"deps": tool_context.deps}
-            with DelegatedCall(tool_context).announced(name, new_name(), agent.state.session_id) as end:
-                response = await agent.delegate(query, delegation_context, metadata=context, **deps)
-                end.state, end.usage = response.state, agent.usage
-            return response
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary where a failure becomes a result
-            return outcomes_of(name, permissions).error(error)
+            answer = self._answer(DelegatedCall(tool_context, outcomes), supervisor, query, context, tool_context.deps)
+            return await outcomes.result_of(answer, seconds=None)  # since `delegate` limits the time itself
         finally:
             _depth.reset(token)
 
-    def _reached_limit(self, permissions: PermissionBundle, context: ToolContext) -> tuple[str, str] | None:
-        """Return which limit bars one more delegation, by its name and in words; counts it otherwise."""
+    async def _answer(
+        self, call: DelegatedCall, supervisor: object, query: str, metadata: JSONObject | None, deps: Any
+    ) -> ToolResponse:
+        name = self._spec.name
+        permissions = self.permissions(supervisor)
+        call.outcomes.supervisor, call.outcomes.logger = permissions.supervisor_name, permissions.logger
         limit = permissions.safety_limits.get("max_depth")
         limit = _MAX_NESTED if limit is None else limit
         if _depth.get() > limit:
-            return "max_depth", f"{limit} delegations inside of each other are the limit"
-        return count_delegation(context)
+            return call.outcomes.denial("max_depth", f"{limit} delegations inside of each other are the limit")
+        denied = call.count()
+        if denied is not None:
+            return denied
+        bundle = await self._cls.context_of(supervisor) if isinstance(supervisor, AgentBase) else ContextBundle()
+        files = permissions.filesystem
+        # As the sub-agent will see it, so that what points to files is true for it.
+        if bundle.workspace is None and files is not None:
+            bundle = replace(bundle, workspace=files.namespace(f"subagents/{name}"))
+        delegation_context = self._cls.compress_for(bundle, query, permissions.safety_limits)
+        agent = await self.export(permissions, bundle.with_delegation(delegation_context), query, delegation_context)
+        options = {} if deps is None else {"deps": deps}
+        with call.announced(new_name(), agent.state.session_id) as end:
+            response = await agent.delegate(query, delegation_context, metadata=metadata, **options)
+            end.state, end.usage = response.state, agent.usage
+        return response
 
     def permissions(self, supervisor: object) -> PermissionBundle:
         return self._cls.permissions_of(supervisor) if isinstance(supervisor, AgentBase) else PermissionBundle()
