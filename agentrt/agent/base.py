@@ -181,6 +181,11 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
 
         A reply that `interrupt()` has stopped is answered by `handle_interrupt`.
         """
+        answer = await self._reply_or_handle_interrupt(*args, **kwargs)
+        await self._broadcast(answer)
+        return answer
+
+    async def _reply_or_handle_interrupt(self, *args: Any, **kwargs: Any) -> Msg:
         # A scope rather than the cancellation of a task: the caller's own cancellation stays what it is.
         with anyio.CancelScope() as scope:
             stop = partial(call_soon_function(), scope.cancel)
@@ -198,7 +203,6 @@ class AgentBase(AudienceMethods, HeldValueMethods, HookRegistration, ChainedMeth
             answer = await result
             if answer is not None and not isinstance(answer, Msg):
                 raise ChainContractError(f"{name} must return a Msg, or None to say nothing, not {answer!r:.200}")
-        await self._broadcast(answer)
         return answer
 
     @accept_old_keywords(msg="reason")

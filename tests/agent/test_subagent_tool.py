@@ -173,6 +173,49 @@ async def test_interrupted_reply_of_a_sub_agent_is_an_interrupted_call() -> None
     assert (result.state, result.text) == ("interrupted", "[subagent_interrupted] echo: UnfinishedReply")
 
 
+async def test_interrupt_of_one_sub_agent_ends_its_call_alone() -> None:
+    closed: list[str] = []
+
+    class Waiting(Echo):
+        async def reply(self, msg: Msg) -> Msg:
+            if msg.get_text_content() == "stop":
+                try:
+                    assert self.interrupt()
+                    await anyio.sleep_forever()
+                finally:
+                    closed.append("stop")
+            return await super().reply(msg)
+
+    boss = await supervisor(Waiting, "stop", "go on")
+    ends = [event async for event in boss.reply_stream("go") if isinstance(event, SubagentEndEvent)]
+    stopped, other = results_of(boss)
+    assert (stopped.state, stopped.text) == ("interrupted", "[subagent_interrupted] echo: UnfinishedReply")
+    assert (other.state, other.text) == ("success", "did go on")
+    assert {event.tool_call_id: event.state for event in ends} == {"c0": "interrupted", "c1": "success"}
+    assert closed == ["stop"]
+    assert boss.state.last_reply is not None
+    assert boss.state.last_reply.finished_reason == "completed"
+
+
+async def test_handle_interrupt_answers_for_an_interrupted_sub_agent() -> None:
+    class Stopped(SubAgentBase):
+        async def reply(self, msg: Msg) -> Msg:
+            self.interrupt()
+            await anyio.sleep_forever()
+            return msg
+
+        async def handle_interrupt(self, msg: Msg) -> Msg:  # type: ignore[override]
+            return Msg(self.name, f"half of {msg.get_text_content()}", "assistant", usage=ChatUsage(7, 5))
+
+    boss = await supervisor(Stopped, "the task")
+    await boss.reply("go", deps={"user": "ann"})
+    assert results_of(boss)[0].text == "half of the task"
+    usage = boss.state.context[-1].usage
+    assert usage is not None
+    assert usage.subagents is not None
+    assert [part.input_tokens for part in usage.subagents.values()] == [7]
+
+
 async def test_deps_reach_the_sub_agent() -> None:
     class Needy(SubAgentBase):
         async def reply(self, msg: Msg) -> Msg:

@@ -45,9 +45,10 @@ class SubAgentBase(AgentBase):
     """Base of agents that another agent calls as a tool; a subclass writes `async def reply(self, msg)`.
 
     Each delegation has an instance of its own, with a short `memory`, a `toolkit` and hooks of its own. Nothing that it
-    prints or says on the way reaches the supervisor: its one answer is the result of the call. `tools` are what the
-    class brings; of these too, an instance has only what the allowlist names. `model` is the one of the spec, or else
-    what the class says. `make_subagent_tool` makes the tool.
+    prints or says on the way reaches the supervisor: its one answer is the result of the call. It cannot wait for the
+    user: its `reply` could only start over, and would do again what it has done. `tools` are what the class brings; of
+    these too, an instance has only what the allowlist names. `model` is the one of the spec, or else what the class
+    says. `make_subagent_tool` makes the tool.
 
     A subclass with an `__init__` of its own takes `**injected` there, and passes that on to `super().__init__`.
     """
@@ -238,8 +239,9 @@ class SubAgentBase(AgentBase):
         The message that `reply` gets has the `metadata`, and the `delegation_context` in them.
 
         A failure is an error result that names its type and says none of its words, and one warning in the log; only a
-        cancellation leaves. Afterwards the memory is empty, unless `ephemeral_memory` is off. A second task at the same
-        time fails: its memory would be that of the first.
+        cancellation leaves. `interrupt()` ends the task, whose result is what `handle_interrupt` returns: unless that
+        is overridden, one with the state "interrupted". Afterwards the memory is empty, unless `ephemeral_memory` is
+        off. A second task at the same time fails: its memory would be that of the first.
         """
         outcomes = Outcomes(self.name, self.permissions.supervisor_name, self.permissions.logger)
         if self._is_delegating:
@@ -275,7 +277,8 @@ class SubAgentBase(AgentBase):
         self.usage = None
         msg = UserMsg("user", task, metadata={**(metadata or {}), **own})
         # Not by `__call__`, which would let the hubs of the supervisor hear it.
-        answer = cast("Msg | None", await self.reply(msg, **kwargs)) or Msg(self.name, [], "assistant")
+        message = cast("Msg | None", await self._reply_or_handle_interrupt(msg, **kwargs))
+        answer = message or Msg(self.name, [], "assistant")
         self.usage = answer.usage
         if answer.finished_reason not in (None, "completed"):
             # Without its text, which may be another agent's.
