@@ -76,14 +76,14 @@ class DelegatingTool(Protocol):
 class DelegatedCall:
     """A call that another agent answers, in the reply of its `supervisor`, the agent that asked.
 
-    The other agent may be one that writes its own reply. `outcomes` makes the results of the call.
+    The other agent, of this name, may be one that writes its own reply. `outcomes` makes the results of the call.
     """
 
-    def __init__(self, context: ToolContext, outcomes: Outcomes) -> None:
+    def __init__(self, context: ToolContext, name: str) -> None:
         self.call_id = context.tool_call.id
-        self.outcomes = outcomes
         # A tool may be called outside of any agent.
         self.supervisor: AgentBase | None = context.agent if isinstance(context.agent, AgentBase) else None
+        self.outcomes = Outcomes(name, None if self.supervisor is None else self.supervisor.name)
         self._context = context
 
     @property
@@ -129,8 +129,7 @@ class Delegation(DelegatedCall):
     """One call of an agent that is a tool; `child` is its conversation."""
 
     def __init__(self, tool: DelegatingTool, context: ToolContext) -> None:
-        supervisor_name = context.agent.name if isinstance(context.agent, AgentBase) else None
-        super().__init__(context, Outcomes(tool.agent.name, supervisor_name))
+        super().__init__(context, tool.agent.name)
         self.tool = tool
         self.child: Any = None
         self._store = StoreInCall(context)

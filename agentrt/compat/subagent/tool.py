@@ -10,7 +10,6 @@ from agentrt._runtime.model_interface.base import ChatModelBase
 from agentrt._runtime.text import repr_of
 from agentrt.agent.base import AgentBase
 from agentrt.agent.delegation.delegation import DelegatedCall
-from agentrt.agent.delegation.outcome import Outcomes
 from agentrt.agent.delegation.summary import ContextBundle, DelegationContext
 from agentrt.compat.subagent.base import SubAgentBase, require_health, unavailable_if_failing
 from agentrt.compat.subagent.spec import PermissionBundle, SubAgentSpec
@@ -123,11 +122,12 @@ class _Delegation:
     async def run(self, query: str, context: JSONObject | None, tool_context: ToolContext) -> ToolResponse:
         """Do one task; only a cancellation leaves."""
         supervisor = self._host if tool_context.agent is None else tool_context.agent
-        outcomes = Outcomes(self._spec.name, getattr(supervisor, "name", ""))
+        call = DelegatedCall(tool_context, self._spec.name)
+        call.outcomes.supervisor = getattr(supervisor, "name", "")
         token = _depth.set(_depth.get() + 1)
         try:
-            answer = self._answer(DelegatedCall(tool_context, outcomes), supervisor, query, context, tool_context.deps)
-            return await outcomes.result_of(answer, seconds=None)  # since `delegate` limits the time itself
+            answer = self._answer(call, supervisor, query, context, tool_context.deps)
+            return await call.outcomes.result_of(answer, seconds=None)  # since `delegate` limits the time itself
         finally:
             _depth.reset(token)
 
@@ -151,9 +151,9 @@ class _Delegation:
             bundle = replace(bundle, workspace=files.namespace(f"subagents/{name}"))
         delegation_context = self._cls.compress_for(bundle, query, permissions.safety_limits)
         agent = await self.export(permissions, bundle.with_delegation(delegation_context), query, delegation_context)
-        options = {} if deps is None else {"deps": deps}
+        own = {} if deps is None else {"deps": deps}  # which a `delegate` of the user's need not take
         with call.announced(new_name(), agent.state.session_id) as end:
-            response = await agent.delegate(query, delegation_context, metadata=metadata, **options)
+            response = await agent.delegate(query, delegation_context, metadata=metadata, **own)
             end.state, end.usage = response.state, agent.usage
         return response
 
