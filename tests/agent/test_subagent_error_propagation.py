@@ -10,6 +10,7 @@ import pytest
 from agentrt import Agent, Msg, Toolkit
 from agentrt.agent import PermissionBundle, ReActConfig, SubAgentBase
 from agentrt.errors import SubAgentUnavailable
+from agentrt.event import SubagentEndEvent
 from agentrt.message import TextBlock
 from agentrt.model import ScriptedChatModel
 from tests.agent.subagents import Echo, register, results_of, run_tool, search_web, supervisor
@@ -78,10 +79,11 @@ async def test_subagent_error_propagation(kind: str, caplog: pytest.LogCaptureFi
 async def test_delegation_that_takes_too_long_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrt.compat.subagent.base._DELEGATION_SECONDS", 0.01)
     boss = await supervisor(Failing, "hang")
-    await boss.reply("go")
+    [end] = [event async for event in boss.reply_stream("go") if isinstance(event, SubagentEndEvent)]
     [result] = results_of(boss)
     assert result.text == "[subagent_timeout] echo: TimeoutError"
     assert result.metadata["error"] == "timeout"
+    assert result.state == end.state == "timeout"
 
 
 async def test_timeout_among_the_safety_limits_counts() -> None:
