@@ -27,5 +27,6 @@ def loop_time() -> float:
     try:
         return now + _clock_offset.get()
     except LookupError:
-        _clock_offset.set(monotonic() - now)
+        # In this order, so that a pause in between has the loop lag behind other clocks, and never run ahead of them.
+        _clock_offset.set(monotonic() - anyio.current_time())
         return now + _clock_offset.get()

@@ -24,6 +24,7 @@ from agentrt.message import TextBlock, ToolCallBlock
 from agentrt.middleware import MiddlewareBase, RateLimitMiddleware, RedisLimitStore, RetryMiddleware
 from agentrt.model import ChatModelBase, ChatResponse, ChatUsage, OpenAIChatModel, ScriptedChatModel
 from agentrt.testing import InMemoryStateStore, ToolLog, check_every_suspension
+from agentrt_middleware.clock import loop_time
 from agentrt_middleware.rate_limit import middleware as rate_limit
 from agentrt_middleware.rate_limit.call_tokens import AnswerLengths, CallTokens
 from agentrt_middleware.rate_limit.distributed import SharedLimiter
@@ -898,6 +899,22 @@ def test_a_blocked_event_loop_at_the_head_stops_no_other(backend: str, blocked: 
     anyio.run(others, backend=backend)
     assert order == ["other", "first", "second"]
     assert limiter.is_idle()
+
+
+def test_no_event_loop_is_ahead_of_what_runs_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    current_time, delays = anyio.current_time, iter([0.01])
+
+    def read_slowly() -> float:
+        now = current_time()
+        time.sleep(next(delays, 0))  # the thread is held up once, before it reads the other clock
+        return now
+
+    async def ahead() -> float:
+        loop_time()
+        return loop_time() - monotonic()
+
+    monkeypatch.setattr(anyio, "current_time", read_slowly)
+    assert anyio.run(ahead, backend="trio") <= 0
 
 
 @in_jumping_time
