@@ -80,12 +80,10 @@ async def tell_much() -> str:
 
 
 async def wait() -> str:
-    """Wait for a yes."""
     return "waited"
 
 
 async def hint(context: ToolContext) -> str:
-    """Give a hint."""
     context.emit(HintBlockEvent("", context.new_id(), f"a {CANARY} sings", "hint"))
     return "hinted"
 

@@ -108,7 +108,6 @@ async def other_state(layer: Counting) -> None:
 
 async def sequential_tools(layer: Counting) -> None:
     def one() -> str:
-        """Say one."""
         return "one"
 
     await two_rounds(layer, call("1", "one"), call("2", "one"), tools=(one,)).reply("go")
@@ -187,8 +186,6 @@ async def layer_asks(layer: Counting) -> None:
 
 
 class Elsewhere(ToolBase):
-    """Add two numbers, somewhere else."""
-
     name = "add"
     is_external_tool = True
     input_schema: ClassVar = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
@@ -243,8 +240,6 @@ async def overridden_reply_streamed(layer: Counting) -> None:
 
 
 class Echo(AgentBase):
-    """Says what it hears."""
-
     async def reply(self, msg):
         return msg
 

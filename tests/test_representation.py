@@ -34,7 +34,6 @@ MODEL = ScriptedChatModel(["hello"], model="small")
 
 
 async def multiply(a: int, b: int) -> int:
-    """Multiply two numbers."""
     return a * b
 
 
@@ -253,7 +252,6 @@ async def test_stream_says_how_far_it_has_come() -> None:
     seen: list[str] = []
 
     async def look(context: ToolContext) -> str:
-        """Look at the reply."""
         seen.extend([repr(context.agent.run), repr(context)])
         return "seen"
 

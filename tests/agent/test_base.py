@@ -25,8 +25,6 @@ from agentrt.pipeline import MsgHub
 
 
 class Echo(AgentBase):
-    """Says what it hears."""
-
     async def reply(self, msg):
         return msg
 
@@ -47,8 +45,6 @@ class Patient(Echo):
 
 
 class Passing(MiddlewareBase):
-    """Notes what passes."""
-
     def __init__(self) -> None:
         self.values: list[dict[str, Any]] = []
         self.items: list[Any] = []

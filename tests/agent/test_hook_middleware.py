@@ -31,8 +31,6 @@ from tests.program_runner import ProgramRunner
 
 
 class Echo(AgentBase):
-    """Says what it hears."""
-
     async def reply(self, msg):
         return msg
 
@@ -44,8 +42,6 @@ class Echo(AgentBase):
 
 
 class Loud(Echo):
-    """Says it louder."""
-
     async def reply(self, msg):
         answer = await super().reply(msg)
         return answer and user_msg(answer.content + "!")
@@ -435,8 +431,6 @@ async def test_overridden_reply_observe_and_print_fire_hooks_once():
 
 
 class Stepwise(ReActAgentBase):
-    """Reasons and acts by itself."""
-
     async def reply(self, msg):
         thought = await self._reasoning(msg)
         return user_msg(await self._acting({"of": thought}))
@@ -841,8 +835,6 @@ def shout(self, kwargs, output):
 
 
 class EmitsAround(MiddlewareBase):
-    """Emits something around each round."""
-
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         agent.run.emit(CustomEvent("before", None))
         async for item in next_handler():
@@ -867,7 +859,6 @@ async def test_post_reasoning_may_drop_and_add_tool_calls():
     ran: list[int] = []
 
     async def note(n: int) -> str:
-        """Note a number."""
         ran.append(n)
         return "noted"
 

@@ -8,8 +8,6 @@ from agentrt.model import ScriptedChatModel
 
 
 class Sign(MiddlewareBase):
-    """Writes down that it ran."""
-
     def __init__(self, word: str, order: list[str]) -> None:
         self.word, self.order = word, order
 

@@ -81,7 +81,6 @@ async def test_a_removed_tool_is_not_offered_in_the_next_round():
 
 async def test_a_function_of_keywords_alone_is_a_tool():
     def note(**facts: Any) -> str:
-        """Note facts."""
         return str(facts)
 
     calls = [ToolCallBlock("1", "note", '{"age": 3}')]

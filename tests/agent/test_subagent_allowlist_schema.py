@@ -16,12 +16,10 @@ from tests.loop.helpers import call
 
 
 async def fetch(url: str) -> str:
-    """Fetch a page."""
     return url
 
 
 async def post(url: str) -> str:
-    """Send something."""
     return url
 
 

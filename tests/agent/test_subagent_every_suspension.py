@@ -35,7 +35,6 @@ class Working(SubAgentBase):
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_supervisor_is_whole_after_any_fault_at_any_place(fault: str) -> None:
     async def work(what: str) -> str:
-        """Work on something."""
         await anyio.lowlevel.checkpoint()
         return f"did {what}"
 

@@ -32,8 +32,6 @@ class Listener(AgentBase):
 
 
 class Failing(Listener):
-    """Fails to listen."""
-
     async def observe(self, msg):
         raise LookupError("a secret")
 

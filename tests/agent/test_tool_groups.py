@@ -19,8 +19,6 @@ def tool(name: str) -> FunctionTool:
 
 
 class Bringing(MiddlewareBase):
-    """Brings what it is given."""
-
     def __init__(self, *tools: Any) -> None:
         self.tools = list(tools)
 

@@ -166,8 +166,6 @@ def test_middlewares_that_do_not_fit_are_refused(middlewares: Any, error: type[E
 
 
 class Signed(ToolBase):
-    """Say who asks."""
-
     name = "sign"
 
     def __init__(self, owner: str = "nobody") -> None:
@@ -233,7 +231,6 @@ async def test_a_tool_that_joins_during_a_reply_is_bound(before: list[Any]):
     toolkit = Toolkit(before)
 
     def join() -> str:
-        """Register another tool."""
         toolkit.register_tool_function(tool)
         return "joined"
 

@@ -51,8 +51,6 @@ class Layer(Base):
 
 
 class Spy(Base):
-    """Keeps what reached it."""
-
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
 

@@ -107,8 +107,6 @@ async def test_super_passes_on_what_was_changed_in_place() -> None:
 
 
 class Retry(MiddlewareBase):
-    """Tries three times."""
-
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         for attempt in (1, 2, 3):
             try:

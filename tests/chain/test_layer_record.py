@@ -27,8 +27,6 @@ STREAMS = ["on_reply", "on_reasoning", "on_acting"]
 
 
 class Recorder(MiddlewareBase):
-    """Keeps what it is told."""
-
     def __init__(self) -> None:
         self.records: list[LayerRecord] = []
 

@@ -632,7 +632,6 @@ async def test_end_is_saved_when_the_readers_task_is_cancelled_often(anyio_backe
     running = anyio.Event()
 
     async def wait() -> str:
-        """Wait for ever."""
         running.set()
         await anyio.sleep_forever()
         return "never"

@@ -33,7 +33,6 @@ class Stage:
         self.goes_on = anyio.Event()
 
     async def wait(self) -> str:
-        """Wait for ever."""
         self.reached.set()
         await self.goes_on.wait()
         return "went on"
@@ -170,7 +169,6 @@ async def test_a_call_in_a_thread_has_an_unknown_result():
     reached, goes_on = threading.Event(), threading.Event()
 
     def block() -> str:
-        """Block the thread."""
         reached.set()
         goes_on.wait(30)
         return "done"
@@ -193,7 +191,6 @@ async def test_an_agent_inside_a_tool_stops_with_the_one_outside(stage):
     inner = agent_of([stage.model, "next"])
 
     async def ask() -> str:
-        """Ask the other agent."""
         return (await inner.reply("go")).get_text_content()
 
     outer = agent_of([[call("1", "ask")], "next"], ask)
@@ -206,7 +203,6 @@ async def test_interrupted_sub_agent_returns_its_message_to_its_caller(stage):
     inner = agent_of([stage.model, "next"])
 
     async def ask() -> str:
-        """Ask the other agent."""
         return (await inner.reply("go")).get_text_content()
 
     outer = agent_of([[call("1", "ask")], "the end"], ask)
@@ -227,11 +223,9 @@ async def test_a_tool_may_interrupt_its_own_reply(form, goes_on):
         return "stopped"
 
     async def stop_in_context(context: ToolContext) -> str:
-        """Stop."""
         return await stop()
 
     async def stop_streaming():
-        """Stop."""
         yield await stop()
 
     tool = {"in context": stop_in_context, "streaming": stop_streaming}.get(form, stop)
@@ -541,7 +535,6 @@ async def test_no_layer_can_keep_an_interrupted_reply_alive(where, layer, stage)
 @pytest.mark.parametrize("where", ["tool", "tools"])
 async def test_reply_ends_though_a_tool_swallows_the_cancellation(where, stage):
     async def stubborn() -> str:
-        """Never give up."""
         try:
             await stage.wait()
         except anyio.get_cancelled_exc_class():
@@ -587,7 +580,6 @@ async def test_the_clean_up_of_layers_and_tools_runs_to_its_end(stage):
                     done.append("layer")
 
     async def tidy() -> str:
-        """Clean up."""
         try:
             return await stage.wait()
         finally:
@@ -606,7 +598,6 @@ async def test_on_asyncio_the_clean_up_needs_no_shield(stage):
     done = []
 
     async def tidy() -> str:
-        """Clean up."""
         try:
             return await stage.wait()
         finally:
@@ -686,15 +677,12 @@ async def test_swallowed_cancellation_still_reaches_the_caller(where):
         return "still here"
 
     async def stubborn() -> str:
-        """Never give up."""
         return await model([], [])
 
     async def wait() -> str:
-        """Wait for ever."""
         await hang()
 
     async def run() -> str:
-        """Note that it runs."""
         ran.append(1)
         return "ran"
 

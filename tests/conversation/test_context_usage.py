@@ -111,7 +111,6 @@ def test_tools_registered_later_are_counted_from_then_on() -> None:
     before = usage.tokens(state, toolkit, "")
 
     def multiply(a: int, b: int) -> int:
-        """Multiply two numbers."""
         return a * b
 
     toolkit.register_tool_function(multiply)

@@ -29,8 +29,6 @@ class Counter(AgentBase):
 
 
 class Marking(MiddlewareBase):
-    """Marks the answer."""
-
     async def on_reply(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             if isinstance(item, Msg):
@@ -49,15 +47,11 @@ class Noting(MiddlewareBase):
 
 
 class Lending(MiddlewareBase):
-    """Brings a tool."""
-
     def list_tools(self):
         return [add]
 
 
 class Polite(Agent):
-    """Thanks."""
-
     async def reply(self, inputs=None, structured_schema=None):
         answer = await super().reply(inputs, structured_schema)
         return Msg(self.name, f"{answer.get_text_content()}, thank you", "assistant")

@@ -83,7 +83,6 @@ async def test_events_of_tools_with_and_without_a_context_are_all_seen():
         return "done"
 
     async def work_without_context() -> str:
-        """Work."""
         agent.run.emit(CustomEvent("emitted"))
         return "done"
 

@@ -58,8 +58,6 @@ async def test_a_message_that_holds_data_alone_is_answered() -> None:
 
 
 class Says(MiddlewareBase):
-    """Gives the reply another input."""
-
     def __init__(self, inputs: Any) -> None:
         self.inputs = inputs
 

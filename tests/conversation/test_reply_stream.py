@@ -41,7 +41,6 @@ class Running:
         self.on_start: Callable[[], object] = lambda: None
 
     async def wait(self, context: ToolContext) -> str:
-        """Wait for ever."""
         self.log.append("started")
         context.emit(CustomEvent("started"))
         self.on_start()
@@ -215,7 +214,6 @@ async def test_a_waiting_reply_that_is_cancelled_passes_its_turn_on():
 
 async def test_a_reply_that_would_wait_for_itself_is_refused():
     async def ask_again(context: ToolContext) -> str:
-        """Ask the same agent."""
         return (await context.agent.reply("again")).get_text_content() or ""
 
     agent = agent_of([[call("1", "ask_again")], "done"], ask_again, when_busy="wait")
@@ -636,7 +634,6 @@ async def test_readers_that_would_wait_for_each_other_are_told_so():
 
 async def test_a_chain_of_waiting_replies_without_a_circle_is_served():
     async def ask_next(context: ToolContext) -> str:
-        """Ask the next one."""
         asked.release()
         place = agents.index(context.agent.name)
         return (await made[place + 1].reply("go")).get_text_content() or ""

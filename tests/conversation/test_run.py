@@ -62,7 +62,6 @@ async def test_run_shows_what_hooks_may_use_and_nothing_else(looking: Looking) -
 
 async def test_hooks_and_tools_have_one_run_of_a_reply(looking: Looking) -> None:
     async def look(context: ToolContext) -> str:
-        """Look at the reply."""
         looking.runs += [context.run, context.agent.run]
         return context.agent.run.scratch(looking)["place"]
 

@@ -33,7 +33,6 @@ async def test_the_state_is_saved_at_each_of_the_four_save_points():
     store = Witness()
 
     async def note() -> str:
-        """Note that the tool runs."""
         store.log.append("tool runs")
         return "noted"
 
@@ -134,7 +133,6 @@ async def test_a_failed_save_stops_the_reply_before_its_tools_run():
                 raise OSError("disk full")
 
     async def note() -> str:
-        """Note that the tool runs."""
         ran.append(1)
         return "noted"
 
@@ -150,7 +148,6 @@ async def test_an_abandoned_reply_is_saved_under_a_cancellation():
     running = anyio.Event()
 
     async def wait() -> str:
-        """Wait for ever."""
         running.set()
         await anyio.sleep_forever()
         return "never"

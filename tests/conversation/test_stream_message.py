@@ -226,7 +226,6 @@ async def test_failure_of_the_reply_leaves_its_text() -> None:
 @pytest.mark.slow
 async def test_text_that_is_cancelled_while_it_waits_closes_the_reply() -> None:
     async def wait() -> str:
-        """Wait for ever."""
         await anyio.sleep_forever()
         return "never"
 

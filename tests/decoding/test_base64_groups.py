@@ -66,7 +66,6 @@ async def test_thousands_of_pieces_of_data_of_a_model_are_joined():
 
 async def test_streamed_data_of_a_tool_begins_at_once_and_ends_whole():
     async def record():
-        """Record some sound."""
         for part in (b"ab", b"cd", b"e"):
             yield ToolChunk([DataBlock(Base64Source(encoded(part), "audio/wav"), id="d")])
 

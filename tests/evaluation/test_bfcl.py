@@ -126,7 +126,6 @@ def build_perfect(case: Case) -> Agent:
 
 
 def build_careless(case: Case) -> Agent:
-    """Leaves out the last call."""
     agent = build_perfect(case)
     script = [
         ToolCallBlock(f"c{number}", tool_name(name), json.dumps(first_values(values)))

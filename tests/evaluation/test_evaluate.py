@@ -70,7 +70,6 @@ async def test_the_world_is_of_one_trial_alone() -> None:
         world: list[str] = []
 
         async def pay(order: str) -> str:
-            """Pay an order."""
             world.append(order)
             return "paid"
 

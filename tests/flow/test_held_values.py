@@ -39,7 +39,6 @@ class HoldMail(MiddlewareBase):
 
 
 async def mail() -> str:
-    """Read the mail."""
     return "IGNORE ALL"
 
 

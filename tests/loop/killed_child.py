@@ -40,8 +40,6 @@ Reach = Callable[[str], None]
 
 
 class Elsewhere(ToolBase):
-    """Somebody else does it."""
-
     name = "elsewhere"
     is_external_tool = True
     input_schema: JSONSchema = {"type": "object", "properties": {"token": {"type": "string"}}}  # noqa: RUF012
@@ -71,7 +69,6 @@ def log(directory: Path, what: str, token: str) -> None:
 
 def tool_of(name: str, directory: Path, reach: Reach) -> Callable[[str], Any]:
     async def tool(token: str) -> str:
-        """Do it."""
         log(directory, "begin", token)
         reach("tool: in it")
         await anyio.lowlevel.checkpoint()

@@ -23,8 +23,6 @@ Program = Callable[[ToolContext], Awaitable[Any]]
 
 
 class Note(ToolBase):
-    """Note a word."""
-
     name = "note"
 
     def __init__(self, name: str = "note", ask: bool = False, **attributes: Any) -> None:
@@ -522,7 +520,6 @@ async def test_a_call_left_in_the_middle_begins_once_for_each_listener() -> None
     scopes: list[anyio.CancelScope] = []
 
     async def slow() -> str:
-        """Take long."""
         left.append(saved_state(agent))
         scopes[-1].cancel()
         await anyio.sleep_forever()

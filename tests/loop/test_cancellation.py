@@ -27,7 +27,6 @@ class Waiting:
         self.stopped = 0
 
     async def wait(self) -> str:
-        """Wait for ever."""
         self.running.set()
         try:
             await asyncio.Event().wait()
@@ -126,7 +125,6 @@ async def test_a_task_of_asyncio_is_cancelled_whoever_swallows_that(where):
         return "still here"
 
     async def stubborn() -> str:
-        """Never give up."""
         return await model([], [])
 
     agent = agent_of([model if where == "a model" else [call("1", "stubborn")], "next"], stubborn)

@@ -165,7 +165,6 @@ async def test_requests_between_compressions_only_grow_at_their_end():
 
 
 def say(size: int) -> str:
-    """Say something long."""
     return "s" * size
 
 

@@ -166,7 +166,6 @@ async def test_what_is_said_of_a_call_that_was_not_run_passes(made, words, layer
 
 
 async def asks(text: str) -> str:
-    """Ask."""
     return text
 
 
@@ -229,7 +228,6 @@ async def test_hints_of_continue_with_pass(layer):
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_hints_that_a_tool_emits_pass_before_they_are_kept(streamed, layer):
     async def hint(context: ToolContext) -> str:
-        """Give a hint."""
         context.emit(HintBlockEvent("", context.new_id(), "the canary", "hint"))
         return "done"
 
@@ -242,7 +240,6 @@ async def test_hints_that_a_tool_emits_pass_before_they_are_kept(streamed, layer
 
 async def test_a_hint_emitted_into_a_stopped_reply_is_dropped():
     async def hint(context: ToolContext) -> str:
-        """Give a hint, and stop."""
         context.run.agent.interrupt()
         context.emit(HintBlockEvent("", context.new_id(), "the canary", "hint"))
         return "done"
@@ -375,7 +372,6 @@ async def test_stop_at_one_of_several_results_ends_the_reply():
 
 
 async def slow() -> str:
-    """Be slow."""
     await anyio.lowlevel.checkpoint()
     return "a canary flies"
 
@@ -461,8 +457,6 @@ async def test_the_structured_output_of_what_a_tool_answers_passes():
 
 
 class Late(MiddlewareBase):
-    """Never comes to a verdict."""
-
     inherited = True
 
     async def on_content(self, agent: Any, content: IncomingContent) -> IncomingContent:
@@ -471,7 +465,6 @@ class Late(MiddlewareBase):
 
 
 async def pieces() -> AsyncIterator[str]:
-    """Count."""
     yield "one "
     yield "two"
 

@@ -26,28 +26,22 @@ class Tools:
 
     def all(self) -> list[object]:
         async def coroutine() -> str:
-            """Run in the event loop."""
             return self.note("coroutine")
 
         def function() -> str:
-            """Run in a thread."""
             self.note("function")
             tenant.set("changed in the thread")
             return self.note("function")
 
         async def async_generator():
-            """Stream in the event loop."""
             yield self.note("async_generator")
             yield self.note("async_generator")
 
         def generator():
-            """Stream in a thread."""
             yield self.note("generator")
             yield self.note("generator")
 
         class Method(ToolBase):
-            """A class."""
-
             name = "method"
             input_schema: ClassVar = {"type": "object", "properties": {}}
 
@@ -126,13 +120,11 @@ class Setters:
         return name
 
     async def go(self, name: str) -> str:
-        """Set without a wait."""
         self.note_and_set(name)
         self.note_and_set(name)
         return name
 
     def block(self, name: str) -> str:
-        """Set in a thread."""
         self.note_and_set(name)
         self.note_and_set(name)
         return name

@@ -187,8 +187,6 @@ def _batches(calls: list[Call]) -> Iterator[list[Call]]:
 
 
 class External(ToolBase):
-    """Somebody else does it."""
-
     is_external_tool = True
     input_schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}  # noqa: RUF012
 
@@ -223,7 +221,6 @@ class Conversation(RuleBasedStateMachine):
 
     def _tool(self, name: str) -> Callable[..., Any]:
         async def tool(n: int) -> str:
-            """Do it."""
             self.begun[n] += 1
             await anyio.lowlevel.checkpoint()
             if name == "fail":

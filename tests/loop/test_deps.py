@@ -63,12 +63,10 @@ class Seen(MiddlewareBase):
 
 
 async def whoami(context: ToolContext[Deps]) -> str:
-    """Say who asks."""
     return context.deps.user
 
 
 def whoami_in_a_thread(context: ToolContext[Deps]) -> str:
-    """Say who asks."""
     return context.deps.user
 
 
@@ -162,7 +160,6 @@ async def test_concurrent_conversations_have_their_own_deps() -> None:
     arrived, both = [], anyio.Event()
 
     async def meet(context: ToolContext[Deps]) -> str:
-        """Wait for the other one."""
         arrived.append(context)
         if len(arrived) == 2:
             both.set()
@@ -182,7 +179,6 @@ async def test_an_agent_asked_by_a_tool_has_only_what_it_is_given() -> None:
     inner = asking(answers=2)
 
     async def delegate(context: ToolContext[Deps]) -> str:
-        """Ask another agent."""
         await inner.reply("go")
         without = result_of(inner)
         await inner.reply("go", deps=context.deps)

@@ -34,14 +34,12 @@ async def add(a: int, b: int) -> int:
 
 
 async def count_up(to: int) -> AsyncIterator[str]:
-    """Count."""
     for number in range(to):
         await anyio.lowlevel.checkpoint()
         yield f"{number} "
 
 
 async def report(to: int, context: ToolContext) -> str:
-    """Tell how far it is."""
     for number in range(to):
         context.emit(CustomEvent("progress", number))
         await anyio.lowlevel.checkpoint()
@@ -49,7 +47,6 @@ async def report(to: int, context: ToolContext) -> str:
 
 
 def divide(a: int, b: int) -> float:
-    """Divide in a thread."""
     return a / b
 
 
@@ -199,7 +196,6 @@ def with_a_sub_agent(log: ToolLog) -> Agent:
     inner = conversation([[call("1", "add", a=1, b=2)], "It is three."], add)
 
     async def ask(question: str) -> str:
-        """Ask the other one."""
         answer = await inner.with_state(AgentState()).reply(question)
         return answer.get_text_content() or ""
 

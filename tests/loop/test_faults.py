@@ -46,7 +46,6 @@ async def test_an_unrequested_cancellation_is_a_failed_result(others):
     entered = []
 
     async def stray() -> str:
-        """Fail in the oddest way."""
         entered.append(1)
         return await wait_for_what_is_cancelled()
 
@@ -266,8 +265,6 @@ class CancelledSave(InMemoryStateStore):
 
 
 class Elsewhere(ToolBase):
-    """Somebody else does it."""
-
     name = "elsewhere"
     is_external_tool = True
     input_schema = {"type": "object", "properties": {}}  # noqa: RUF012
@@ -296,7 +293,6 @@ async def test_a_call_cut_before_its_arguments_does_not_run(streamed):
     ran = []
 
     async def wipe(path: str = "/") -> str:
-        """Wipe a folder."""
         ran.append(path)
         return "gone"
 
@@ -313,7 +309,6 @@ async def test_a_call_without_arguments_runs_where_nothing_was_cut():
     ran = []
 
     async def wipe(path: str = "/tmp") -> str:
-        """Wipe a folder."""
         ran.append(path)
         return "gone"
 
@@ -325,7 +320,6 @@ async def test_a_call_without_arguments_runs_where_nothing_was_cut():
 @pytest.mark.parametrize("tool", ["plain", "elsewhere"])
 async def test_a_denied_call_is_never_said_to_have_run_perhaps(tool):
     def plain() -> str:
-        """Run in a thread."""
         return "never"
 
     agent = agent_of([[call("1", tool)]], FunctionTool(plain, ask=True), Elsewhere(ask=True))
@@ -385,7 +379,6 @@ def test_sigterm_lets_a_reply_finish_then_interrupts_it(where, reason, backend, 
 
 async def test_an_inner_agent_that_fails_or_loops_ends_its_call():
     async def again() -> str:
-        """Ask for more."""
         return "more"
 
     async def fail(task: str) -> str:

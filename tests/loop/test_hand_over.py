@@ -30,7 +30,6 @@ SCRIPT: list[Any] = [
 
 
 async def look(place: str) -> str:
-    """Look somewhere."""
     await anyio.lowlevel.checkpoint()
     return f"nothing {place}"
 

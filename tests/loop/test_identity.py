@@ -37,7 +37,6 @@ class Whose(MiddlewareBase):
 
 
 def noop() -> str:
-    """Do nothing."""
     return "done"
 
 

@@ -34,7 +34,6 @@ SECRET = "sk-canary-123"
 
 
 async def slow() -> str:
-    """Take for ever."""
     await anyio.sleep_forever()
     return ""
 

@@ -355,8 +355,6 @@ async def test_an_answer_that_is_too_late_or_comes_twice_counts_once() -> None:
 
 
 class Elsewhere(ToolBase):
-    """Somebody else does it."""
-
     name = "elsewhere"
     is_external_tool = True
     input_schema: JSONSchema = {"type": "object", "properties": {"word": {"type": "string"}}}  # noqa: RUF012

@@ -362,7 +362,6 @@ async def pieces():
 
 
 async def give() -> object:
-    """Give pieces."""
     return pieces()
 
 

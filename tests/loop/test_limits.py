@@ -144,13 +144,11 @@ async def hang(messages, tools):
 
 
 async def wait() -> str:
-    """Wait for ever."""
     await anyio.sleep_forever()
     return "never"
 
 
 async def wait_in_context(context: ToolContext) -> str:
-    """Wait for ever."""
     return await wait()
 
 
@@ -314,18 +312,15 @@ async def test_an_agent_that_calls_itself_is_stopped_at_its_depth(form):
     depths = []
 
     async def ask() -> str:
-        """Ask yourself."""
         depths.append(len(depths))
         other = agent.with_state(AgentState())
         other.model = ScriptedChatModel([calls, "asked"])
         return (await other.reply("go")).get_text_content() + str(other.state.context[-1].to_json())
 
     async def ask_in_context(context: ToolContext) -> str:
-        """Ask yourself."""
         return await ask()
 
     async def ask_streaming():
-        """Ask yourself."""
         yield await ask()
 
     tool = {"in context": ask_in_context, "streaming": ask_streaming}.get(form, ask)

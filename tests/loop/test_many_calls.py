@@ -54,14 +54,11 @@ class Lines:
 
 
 async def wait(n: int) -> str:
-    """Wait for ever."""
     await anyio.sleep_forever()
     return "never"
 
 
 class Elsewhere(ToolBase):
-    """Somebody else does it."""
-
     name = "wait"
     is_external_tool = True
     input_schema = {"type": "object", "properties": {"n": {"type": "integer"}}}  # noqa: RUF012

@@ -19,8 +19,6 @@ from tests.loop.helpers import add, agent_of, call
 
 
 class Audit(MiddlewareBase):
-    """Keeps what it is told."""
-
     def __init__(self):
         self.events = []
         self.records = []

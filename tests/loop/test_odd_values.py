@@ -86,7 +86,6 @@ async def assert_sound(agent: Agent, store: InMemoryStateStore, inputs: Any = "g
 
 
 def echo() -> str:
-    """Say it."""
     return "said"
 
 
@@ -241,8 +240,6 @@ async def test_an_argument_without_end_is_refused(text):
 
 async def test_an_external_result_whose_data_is_not_base64_is_refused():
     class Scan(ToolBase):
-        """Scan."""
-
         name = "scan"
         input_schema: ClassVar[dict[str, Any]] = {"type": "object", "properties": {}}
         is_external_tool = True

@@ -15,7 +15,6 @@ SCHEMA = {"type": "function", "function": {"name": "unheard_of", "description": 
 
 
 async def multiply(a: int, b: int) -> int:
-    """Multiply two numbers."""
     return a * b
 
 
@@ -32,8 +31,6 @@ class Pass(MiddlewareBase):
 
 
 class Elsewhere(ToolBase):
-    """Works somewhere else."""
-
     name = "elsewhere"
     is_external_tool = True
     input_schema: ClassVar = {"type": "object", "properties": {}}
@@ -173,7 +170,6 @@ async def test_inner_layers_see_and_may_replace_an_added_schema():
 
 async def test_added_tool_replaces_the_agents_own_in_that_round():
     async def other(a: int, b: int) -> str:
-        """Add two numbers."""
         return "other"
 
     layer = Pass(tools=lambda values: [FunctionTool(other, name="add")])
@@ -249,7 +245,6 @@ async def test_layers_may_add_tools_to_a_request_for_a_summary():
 
 class Counter:
     def count(self, word: str) -> int:
-        """Count letters."""
         return len(word)
 
 

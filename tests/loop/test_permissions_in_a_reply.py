@@ -112,13 +112,10 @@ class Place(BaseModel):
 async def remove(
     path: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)] = "/etc", place: Place | None = None
 ) -> str:
-    """Remove a file."""
     return f"{path} is gone"
 
 
 class Removal(ToolBase):
-    """Remove a file."""
-
     name = "remove"
 
     async def call(self, path: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True)] = "/etc") -> str:
@@ -128,7 +125,6 @@ class Removal(ToolBase):
 async def remove_by_alias(
     other: Annotated[str, StringConstraints(strip_whitespace=True, to_lower=True), Field(alias="path")] = "/etc",
 ) -> str:
-    """Remove a file."""
     return f"{other} is gone"
 
 

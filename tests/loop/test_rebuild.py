@@ -201,22 +201,17 @@ def check_outputs(state: AgentState) -> None:
 
 
 class Tools:
-    """Tools of every temper."""
-
     async def fail(self) -> str:
         raise ValueError("broken")
 
     async def count(self) -> Any:
-        """Count aloud."""
         for n in range(3):
             yield f"{n} "
 
     async def alone(self) -> str:
-        """Work alone."""
         return "worked alone"
 
     async def tell(self, context: ToolContext, waits: bool = False) -> str:
-        """Tell how it goes."""
         context.emit(CustomEvent("begun"))
         if waits:
             await anyio.lowlevel.checkpoint()
@@ -230,7 +225,6 @@ class Tools:
             yield ToolChunk([DataBlock(source, "a.png", "drawn"), TextBlock("drawing ", "said")])
 
     async def finish(self) -> ToolResponse:
-        """End the reply."""
         return ToolResponse([TextBlock("ok")], metadata={"response_msg": AssistantMsg("tool", "the end"), "n": 1})
 
     @property
@@ -358,8 +352,6 @@ class JudgeReply(MiddlewareBase):
 
 
 class Relay(MiddlewareBase):
-    """Passes everything on."""
-
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             yield item
@@ -557,7 +549,6 @@ async def test_a_block_that_no_model_writes_ends_the_reply_cleanly():
 @pytest.mark.parametrize("content", ["the end", "", []])
 async def test_a_tool_may_end_the_reply_with_a_message(content):
     async def finish() -> ToolResponse:
-        """End the reply."""
         return ToolResponse([TextBlock("ok")], metadata={"response_msg": AssistantMsg("tool", content)})
 
     agent = agent_of([[call("1", "finish"), call("2", "finish")], "more"], finish)
@@ -569,7 +560,6 @@ async def test_a_tool_may_end_the_reply_with_a_message(content):
 
 async def test_a_tool_that_ends_the_reply_with_a_call_makes_no_loop():
     async def finish() -> ToolResponse:
-        """End the reply."""
         return ToolResponse(metadata={"response_msg": AssistantMsg("tool", [call("9", "add", a=1, b=2)])})
 
     agent = agent_of([[call("1", "finish")], "more"], finish, add)

@@ -31,7 +31,6 @@ def child() -> Agent:
 
 
 async def _add(a: int, b: int) -> int:
-    """Add two numbers."""
     return a + b
 
 
@@ -83,7 +82,6 @@ async def test_ten_thousand_deltas_wait_for_a_slow_reader() -> None:
     ahead: list[int] = []
 
     async def stream(context: ToolContext) -> str:
-        """Relay many pieces."""
         nonlocal relayed
         for number in range(count):
             await context.relay(TextBlockDeltaEvent("child", "b", str(number)))
@@ -105,7 +103,6 @@ async def test_ten_thousand_deltas_wait_for_a_slow_reader() -> None:
 
 async def test_two_children_side_by_side_share_the_room() -> None:
     async def stream(child_name: str, context: ToolContext) -> str:
-        """Relay many pieces."""
         for number in range(300):
             await context.relay(TextBlockDeltaEvent(f"child {child_name}", "b", str(number)))
         return child_name
@@ -121,7 +118,6 @@ async def test_a_reader_that_leaves_stops_a_child_that_waits_for_room() -> None:
     stopped = anyio.Event()
 
     async def stream(context: ToolContext) -> str:
-        """Relay for ever."""
         try:
             while True:
                 await context.relay(TextBlockDeltaEvent("child", "b", "x"))

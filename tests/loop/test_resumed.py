@@ -49,8 +49,6 @@ class Adds(MiddlewareBase):
 
 
 class Conceals(MiddlewareBase):
-    """Keeps the beginning to itself."""
-
     async def on_reply(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             if not isinstance(item, (ReplyStartEvent, ReplyResumedEvent)):

@@ -21,13 +21,10 @@ class Killed(BaseException):
 
 
 async def multiply(a: int, b: int = 2) -> int:
-    """Multiply two numbers."""
     return a * b
 
 
 class Elsewhere(ToolBase):
-    """Works somewhere else."""
-
     name = "elsewhere"
     is_external_tool = True
     max_output = 400_000
@@ -129,7 +126,6 @@ async def test_added_idempotent_tool_runs_again_after_any_kill(kill):
             saved.append(state.model_dump_json())
 
     async def count(number: int) -> int:
-        """Count on."""
         return number + 1
 
     tool = FunctionTool(count)

@@ -338,8 +338,6 @@ async def test_a_call_that_keeps_too_much_is_named_with_the_size(monkeypatch: py
 
 async def test_output_before_a_wait_is_replaced_by_the_whole_result() -> None:
     class Streaming(ToolBase):
-        """Stream."""
-
         name = "stream"
         is_resumable = True
 
@@ -486,8 +484,6 @@ async def test_a_call_that_was_running_is_entered_again_after_a_kill(saves: bool
     seen: list[dict[str, Any]] = []
 
     class Steps(ToolBase):
-        """Do something in steps."""
-
         name = "steps"
         is_resumable = True
 
@@ -500,7 +496,6 @@ async def test_a_call_that_was_running_is_entered_again_after_a_kill(saves: bool
             return "all steps"
 
     async def other() -> str:
-        """Do something else."""
         return "other"
 
     calls = [call("1", "steps"), call("2", "other")]
@@ -524,8 +519,6 @@ async def test_a_call_that_a_new_message_leaves_behind_is_closed() -> None:
     left: list[AgentState] = []
 
     class Steps(ToolBase):
-        """Do something in steps."""
-
         name = "steps"
         is_resumable = True
 

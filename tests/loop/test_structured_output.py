@@ -271,7 +271,6 @@ async def test_what_describes_no_form_is_refused_at_the_call(schema, words):
 
 async def test_a_tool_of_the_users_with_that_name_is_named():
     async def GenerateStructuredOutput(n: int) -> int:
-        """Clash."""
         return n
 
     agent = agent_of(["next"], GenerateStructuredOutput)

@@ -29,7 +29,6 @@ def is_pro(agent: Any) -> bool:
 
 
 async def extra() -> str:
-    """Only for some."""
     return "extra"
 
 
@@ -275,7 +274,6 @@ async def test_an_interrupt_passes_a_limit(hook: str) -> None:
 
 async def test_a_slow_tool_does_not_use_up_a_limit() -> None:
     async def slow() -> str:
-        """Take a while."""
         await anyio.sleep(3 * SECONDS)
         return "slept"
 

@@ -17,8 +17,6 @@ INSIDE, OUTSIDE, APPROVED = "ask", "scan", "read"  # tools of which a call waits
 
 
 class Scan(ToolBase):
-    """Scan something."""
-
     name = OUTSIDE
     is_external_tool = True
 
@@ -31,7 +29,6 @@ async def read() -> str:
 
 
 async def answer() -> ToolResponse:
-    """Answer the user."""
     return ToolResponse([TextBlock("told")], metadata={"response_msg": Msg("tester", "As the tool says.", "assistant")})
 
 

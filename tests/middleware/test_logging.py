@@ -216,7 +216,6 @@ async def test_level_and_logger_are_options(caplog: pytest.LogCaptureFixture) ->
 @pytest.mark.parametrize("content", [False, True])
 async def test_a_log_of_failures_alone_has_them_whole(content: bool) -> None:
     def divide(a: int, b: int) -> float:
-        """Divide two numbers."""
         return a / b
 
     logger, handler = logging.getLogger("tests.failures"), Kept()

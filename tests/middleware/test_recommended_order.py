@@ -64,7 +64,6 @@ def look_up() -> FunctionTool:
     runs = 0
 
     async def look(city: str) -> str:
-        """Look at the weather."""
         nonlocal runs
         runs += 1
         if runs % 2:
@@ -158,7 +157,6 @@ async def test_a_cancellation_in_any_wait_spares_the_next_reply() -> None:
 async def test_a_fault_anywhere_leaves_a_valid_conversation() -> None:
     def make_agent(log: ToolLog) -> Agent:
         async def look(city: str) -> str:
-            """Look at the weather."""
             return f"sunny in {city}"
 
         script = [["half ", Transient("cut")], [ToolCallBlock("1", "look", '{"city": "Beijing"}')], "Sunny.", "Sunny."]

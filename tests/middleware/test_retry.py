@@ -85,7 +85,6 @@ async def test_a_withdrawn_tool_call_is_named_and_does_not_run() -> None:
     runs: list[int] = []
 
     def note(number: int) -> str:
-        """Note a number."""
         runs.append(number)
         return "noted"
 

@@ -274,7 +274,6 @@ async def test_an_agent_asked_by_a_function_counts_as_well() -> None:
     expert = child_of(answer(10, 0), middlewares=[usage], name="expert")
 
     async def ask() -> str:
-        """Ask the expert."""
         return (await expert.reply("?")).get_text_content() or ""
 
     boss = agent_of([answer(1, 0, content=[call("1", "ask")]), answer(1, 0)], ask, middlewares=[usage])

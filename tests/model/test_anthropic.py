@@ -574,7 +574,6 @@ async def test_arguments_that_were_cut_short_never_reach_the_tool():
     ran = []
 
     async def remove(path: str, dry_run: bool = True) -> str:
-        """Remove a file."""
         ran.append(path)
         return "removed"
 

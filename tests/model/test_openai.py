@@ -425,7 +425,6 @@ ROUNDS = (
 
 
 async def add(a: int, b: int) -> int:
-    """Add two numbers."""
     return a + b
 
 
@@ -548,7 +547,6 @@ async def test_a_call_that_was_cut_short_never_runs() -> None:
     ran: list[str] = []
 
     async def delete(path: str) -> str:
-        """Delete a file."""
         ran.append(path)
         return "deleted"
 

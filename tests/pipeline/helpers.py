@@ -32,8 +32,6 @@ class Speaker(AgentBase):
 
 
 class Deaf(Speaker):
-    """Fails to observe."""
-
     async def observe(self, msg: Msg) -> None:
         raise RuntimeError("a secret")
 

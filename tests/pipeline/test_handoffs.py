@@ -23,12 +23,10 @@ from tests.loop.helpers import call, confirmation_of, saved_state
 
 
 async def look_up(order: str) -> str:
-    """Look an order up."""
     return f"order {order} was paid twice"
 
 
 async def refund(order: str) -> str:
-    """Refund an order."""
     return f"refunded {order}"
 
 
@@ -255,7 +253,6 @@ async def test_stream_that_is_closed_early_is_closed_whole(team: Handoffs) -> No
 
 async def test_second_reply_at_the_same_time_is_refused() -> None:
     async def slow() -> str:
-        """Ask once more, meanwhile."""
         with pytest.raises(AgentBusyError):
             await team.reply("meanwhile")
         return "refused"

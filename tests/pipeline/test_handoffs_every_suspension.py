@@ -60,7 +60,6 @@ def team(refund: Any, *, ask: bool = False, **options: Any) -> Team:
 async def test_a_team_is_whole_after_any_fault_at_any_place(ask: bool, fault: str) -> None:
     def make(log: ToolLog) -> Any:
         async def refund(order: str) -> str:
-            """Refund an order."""
             return f"refunded {order}"
 
         return team(log.watch(refund), ask=ask, state_store=InMemoryStateStore())
@@ -91,7 +90,6 @@ async def test_a_process_that_dies_after_any_save_is_continued() -> None:
     refunded: list[str] = []
 
     async def refund(order: str) -> str:
-        """Refund an order."""
         refunded.append(order)
         return f"refunded {order}"
 

@@ -80,7 +80,6 @@ async def test_what_a_model_thought_stays_with_its_agent():
 
 
 async def delete(path: str) -> str:
-    """Delete a file."""
     return f"Deleted {path}."
 
 

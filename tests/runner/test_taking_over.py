@@ -38,7 +38,6 @@ async def look() -> str:
 
 
 async def search(context: ToolContext) -> str:
-    """Look twice."""
     return " ".join([(await context.call("look")).text for _ in range(2)])
 
 
@@ -190,7 +189,6 @@ async def test_store_that_is_away_is_waited_for(monkeypatch, failures, patience)
     store = AwayStore()
 
     async def look() -> str:
-        """Have the store go away."""
         store.failures = failures
         return "seen"
 
@@ -216,7 +214,6 @@ async def test_store_that_fails_in_its_own_way_is_waited_for(monkeypatch, when):
     store = AwayStore(ConnectionResetError("at secret.example"))
 
     async def look() -> str:
-        """Have the store go away."""
         store.failures = 2 * (when == "in a call")
         return "seen"
 

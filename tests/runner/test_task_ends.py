@@ -339,8 +339,6 @@ async def test_a_child_and_a_task_await_their_background_calls(sqlite):
 @pytest.mark.parametrize("kind", ["hidden", "external"])
 def test_tools_that_cannot_be_let_go_are_refused(kind):
     class Odd(ToolBase):
-        """Odd."""
-
         name = "odd"
         is_background = True
         is_hidden = kind == "hidden"

@@ -173,7 +173,6 @@ async def test_failing_task_wakes_with_its_error(sqlite):
 
 async def test_task_that_says_nothing_wakes_too(sqlite):
     async def nothing() -> str:
-        """Do something."""
         return ""
 
     async with work(Runner(make_agent(background(nothing)), sqlite)) as runner:

@@ -45,8 +45,6 @@ class Note(MiddlewareBase):
 
 
 class Shorten(MiddlewareBase):
-    """Shortens the results of tools."""
-
     inherited = True
 
     async def on_acting(self, agent, input_kwargs, next_handler):
@@ -55,8 +53,6 @@ class Shorten(MiddlewareBase):
 
 
 class Other(MiddlewareBase):
-    """Calls tools with other arguments."""
-
     inherited = True
 
     async def on_acting(self, agent, input_kwargs, next_handler):
@@ -67,8 +63,6 @@ class Other(MiddlewareBase):
 
 
 class Deny(MiddlewareBase):
-    """Denies everything."""
-
     inherited = True
 
     async def on_check_permission(self, agent, input_kwargs, next_handler):
@@ -226,8 +220,6 @@ async def test_ask_asks_the_model_from_the_first_difference_on(store: InMemorySt
 
 
 class Answer(BaseModel):
-    """An answer."""
-
     place: str
 
 
@@ -264,7 +256,6 @@ async def test_a_cache_keeps_nothing_of_a_replay(store: InMemoryStateStore):
     found: list[str] = []
 
     async def look(name: str) -> str:
-        """Look for something."""
         found.append(name)
         return f"{name} {len(found)}"
 
@@ -473,8 +464,6 @@ async def test_tools_that_change_the_conversation_replay(store: InMemoryStateSto
 
 
 class Outside(ToolBase):
-    """Ask another program."""
-
     name = "outside"
     is_external_tool = True
 

@@ -22,7 +22,6 @@ AT_SUSPENSION = r"at suspension \d+ \(in (\w+ \(.*\.py:\d+\) > .*|the reader of 
 
 
 async def add(a: int, b: int) -> int:
-    """Add two numbers."""
     await anyio.lowlevel.checkpoint()
     return a + b
 

@@ -30,7 +30,6 @@ async def find(name: str) -> str:
 
 
 async def read() -> Any:
-    """Read in pieces."""
     for piece in ("One, ", "two, ", "three"):
         yield ToolChunk([TextBlock(piece)])
 

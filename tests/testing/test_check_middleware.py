@@ -58,7 +58,6 @@ class ShoutsAtContent(MiddlewareBase):
 
 
 async def look_up(word: str) -> str:
-    """Look a word up."""
     return word
 
 
@@ -560,7 +559,6 @@ class BringsATool(MiddlewareBase):
         return [self.look]
 
     async def look(self) -> str:
-        """Look out of the window."""
         return "It rains."
 
 

@@ -16,8 +16,6 @@ from tests.loop.helpers import add, call, order_of
 
 
 class PassesOn(MiddlewareBase):
-    """Passes everything on."""
-
     async def on_reply(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             yield item

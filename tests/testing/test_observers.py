@@ -8,8 +8,6 @@ from agentrt.testing import MiddlewareProblems, check_middleware
 
 
 class Looking(MiddlewareBase):
-    """Counts what it sees."""
-
     inherited = False
 
     def __init__(self):

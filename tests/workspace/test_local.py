@@ -389,7 +389,6 @@ async def test_copies_are_of_the_same_files(files: LocalWorkspace) -> None:
 
 
 async def keep(text: str, context: ToolContext) -> str:
-    """Keep a text."""
     await context.workspace.write_text("kept.txt", text)
     return "kept"
 

@@ -204,8 +204,6 @@ async def test_the_stricter_mode_holds(own: str, supervisor: str, expected: str)
     from agentrt.tool import ToolBase
 
     class Looking(ToolBase):
-        """Look at the mode."""
-
         name = "look"
         is_read_only = True
 
@@ -306,7 +304,6 @@ async def test_a_child_whose_time_is_up_is_a_timeout_result() -> None:
     import anyio
 
     async def wait() -> str:
-        """Wait for ever."""
         await anyio.sleep_forever()
         return ""
 
@@ -322,7 +319,6 @@ async def test_a_child_at_its_limit_is_an_error_result() -> None:
     from agentrt.agent import ReActConfig
 
     async def again() -> str:
-        """Do it again."""
         return "again"
 
     rounds = [[call(f"k{number}", "again")] for number in range(3)]
@@ -340,7 +336,6 @@ async def test_interrupting_one_delegation_ends_that_call_alone() -> None:
     begun = anyio.Event()
 
     async def wait() -> str:
-        """Wait for ever."""
         begun.set()
         await anyio.sleep_forever()
         return ""
@@ -371,7 +366,6 @@ async def test_interrupting_the_supervisor_stops_its_children() -> None:
     begun, stopped = anyio.Event(), anyio.Event()
 
     async def wait() -> str:
-        """Wait for ever."""
         begun.set()
         try:
             await anyio.sleep_forever()
@@ -416,7 +410,6 @@ async def test_a_child_that_is_stopped_closes_all_it_has_begun(where: str, stopp
         await anyio.sleep_forever()
 
     async def wait() -> str:
-        """Have the reply stopped."""
         await stop()
         return ""
 

@@ -147,7 +147,6 @@ async def test_hooks_registered_on_a_class_later_run_in_children_once():
 
 async def test_a_toolkit_assigned_to_a_child_later_counts():
     async def look_up(order: str) -> str:
-        """Look an order up."""
         return f"order {order}"
 
     usage = UsageMiddleware()
@@ -167,7 +166,6 @@ async def test_another_state_and_workspace_of_a_child_count(tmp_path: Path):
     files: list[Any] = []
 
     async def note(context: ToolContext) -> str:
-        """Note the files."""
         files.append(context.workspace)
         return "noted"
 

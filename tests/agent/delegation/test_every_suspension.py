@@ -37,7 +37,6 @@ def agent_with(name: str, answers: list[Any], *tools: Any, **options: Any) -> Ag
 
 def publishing(effects: Effects, name: str, *, ask: bool) -> Agent:
     async def publish(what: str) -> str:
-        """Publish something, slowly."""
         await anyio.lowlevel.checkpoint()
         effects[what] += 1
         await anyio.lowlevel.checkpoint()

@@ -53,8 +53,6 @@ async def test_a_rule_is_refused_where_the_root_takes_none() -> None:
 
 
 class Scan(ToolBase):
-    """Scan something outside."""
-
     name = "scan"
     is_external_tool = True
 
@@ -114,7 +112,6 @@ async def test_the_supervisors_time_ends_its_children() -> None:
     stopped = anyio.Event()
 
     async def wait() -> str:
-        """Wait for ever."""
         try:
             await anyio.sleep_forever()
         finally:

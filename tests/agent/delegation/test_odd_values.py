@@ -116,8 +116,6 @@ async def test_agents_in_a_circle_do_not_wait_for_each_other(is_shared: bool) ->
 
 
 class Scan(ToolBase):
-    """Scan something outside."""
-
     name = "scan"
     is_external_tool = True
 

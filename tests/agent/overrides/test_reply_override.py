@@ -168,7 +168,6 @@ async def test_a_call_running_when_the_override_gives_up_has_a_result():
             await place()
 
     async def slow() -> str:
-        """Take longer than anybody waits."""
         patience.cancel()
         await anyio.sleep_forever()
 

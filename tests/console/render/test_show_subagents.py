@@ -25,7 +25,6 @@ async def shown(agent: Agent, capsys) -> list[str]:
 
 
 def look(place: str) -> str:
-    """Look there."""
     return f"nothing in {place}"
 
 
@@ -92,12 +91,10 @@ async def test_subagents_side_by_side_keep_their_lines_apart(capsys):
     turn = anyio.Event()
 
     async def wait() -> str:
-        """Wait for the other."""
         await turn.wait()
         return "waited"
 
     async def wake() -> str:
-        """Wake the other."""
         turn.set()
         return "woken"
 

@@ -626,7 +626,6 @@ async def test_two_tools_of_one_name_do_not_share_results() -> None:
     cache = CacheMiddleware(tools={"search": 60}, when=lambda *_: False)
 
     async def search(query: str) -> str:
-        """Search elsewhere."""
         return "elsewhere"
 
     first = await results_of(searcher(['{"query": "a"}'], searching([]), cache), 1)
@@ -643,7 +642,6 @@ class Shelf:
 
 
 async def search_of(query: str, owner: str) -> str:
-    """Search."""
     return f"of {owner}"
 
 
@@ -712,7 +710,6 @@ async def test_a_call_that_waits_for_an_answer_is_no_result() -> None:
 
 async def test_a_tool_that_sees_the_conversation_shares_no_results() -> None:
     async def whose(context: ToolContext) -> str:
-        """Say whose conversation this is."""
         return str(context.deps)
 
     cache = CacheMiddleware(tools={"whose": 60}, when=lambda *_: False)
@@ -728,7 +725,6 @@ async def test_a_tool_that_sees_the_conversation_shares_no_results() -> None:
 @pytest.mark.parametrize("scope", ["conversation", lambda agent: agent.run.deps[0]])
 async def test_a_tool_that_sees_its_caller_shares_no_results(scope: Any) -> None:
     async def whose(context: ToolContext) -> str:
-        """Say whose conversation this is."""
         return str(context.deps)
 
     cache = CacheMiddleware(tools={"whose": 60}, when=lambda *_: False, scope=scope)

@@ -404,7 +404,6 @@ async def test_a_result_that_trips_is_withheld(on_trip: str) -> None:
 
 async def test_pieces_of_a_result_do_not_leave_before_it() -> None:
     async def stream():
-        """Give pieces."""
         yield ToolChunk([TextBlock(SECRET)])
         yield ToolChunk([TextBlock(" and more")])
 

@@ -260,7 +260,6 @@ async def test_yes_to_a_question_runs_no_visible_tool_of_its_name(hook: str) -> 
     ran: list[int] = []
 
     def raise_budget(tokens: int) -> str:
-        """Raise it."""
         ran.append(tokens)
         return "raised"
 

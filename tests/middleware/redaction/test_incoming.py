@@ -17,7 +17,6 @@ BOB = "bob@example.com"
 
 
 async def hint(context: ToolContext) -> str:
-    """Give a hint."""
     context.emit(HintBlockEvent("", context.new_id(), f"write to {BOB}", "hint"))
     return "done"
 

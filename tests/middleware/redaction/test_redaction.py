@@ -228,7 +228,6 @@ async def test_what_is_observed_is_kept_redacted() -> None:
 
 async def test_all_of_a_request_is_redacted() -> None:
     def search(mail: str = EMAIL_TEXT) -> str:
-        """Search for bob@example.com."""
         return "nothing"
 
     state = AgentState(context=[UserMsg("eve", ALL), AssistantMsg("tester", [TextBlock(ALL)])], summary=ALL)
@@ -244,7 +243,6 @@ async def test_a_call_is_redacted_in_its_strings_keys_and_numbers() -> None:
     seen: list[Any] = []
 
     async def send(values: dict[str, Any]) -> str:
-        """Send values."""
         seen.append(values)
         return "sent"
 
@@ -270,21 +268,17 @@ async def test_a_call_that_was_cut_is_redacted_as_far_as_it_goes() -> None:
 
 async def test_results_are_redacted_piece_by_piece_and_whole() -> None:
     async def stream() -> Any:
-        """Give pieces."""
         for character in ALL:
             yield character
 
     def everything() -> str:
-        """Give all."""
         return ALL
 
     def blocks() -> ToolResponse:
-        """Give blocks."""
         link = DataBlock(URLSource(f"https://{EMAIL_TEXT}/", "image/png"))
         return ToolResponse([TextBlock(ALL), link, TextBlock(EMAIL_TEXT)], metadata={"to": EMAIL_TEXT})
 
     async def mixed() -> Any:
-        """Give chunks."""
         yield ToolChunk([TextBlock("bob@", "a"), TextBlock("card 4111 1111", "b")])
         yield ToolChunk([TextBlock(" 1111 1111", "b")], metadata={"x": EMAIL_TEXT})
 

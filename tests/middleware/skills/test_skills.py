@@ -38,18 +38,14 @@ def use(name: str = "pdf", call_id: str = "u") -> list[ToolCallBlock]:
 
 
 async def look(path: str) -> str:
-    """Look at a file."""
     return f"saw {path}"
 
 
 async def delete(path: str) -> str:
-    """Delete a file."""
     return f"deleted {path}"
 
 
 class Run(ToolBase):
-    """Run a command."""
-
     name = "run_command"
     ask = True
 
@@ -450,7 +446,6 @@ async def test_the_list_binds_sub_agents_too(skills):
 
 async def test_the_list_binds_the_calls_of_a_tool_too(skills):
     async def tidy(context: ToolContext) -> ToolResponse:
-        """Tidy up."""
         seen = await context.call("look", {"path": "a"})
         gone = await context.call("delete", {"path": "a"})
         return gone if gone.waits else ToolResponse([*seen.content, *gone.content])
@@ -532,7 +527,6 @@ async def test_scripts_run_in_the_sandbox_and_change_no_skill(scripts, tmp_path)
 @pytest.mark.parametrize("is_resumed", [False, True])
 async def test_scripts_stay_as_the_user_agreed_to_them(is_resumed, scripts, tmp_path):
     def change(path: str) -> str:
-        """Change a file."""
         (scripts / "pdf" / path).write_text("#!/bin/sh\necho evil\n")
         return "changed"
 

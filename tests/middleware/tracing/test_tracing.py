@@ -253,7 +253,6 @@ async def test_what_tools_models_and_layers_do_is_under_the_right_span(spans: Sp
         return place
 
     def measure() -> str:
-        """Measure, in a thread."""
         with tracer.start_as_current_span("measure in a thread"):
             return "1"
 
@@ -299,7 +298,6 @@ async def test_a_sub_agents_reply_is_under_the_tool_that_called_it(spans: Spans,
     helper = Agent("helper", model=ScriptedChatModel(["I help"]), middlewares=[tracing])
 
     async def ask() -> str:
-        """Ask the helper."""
         return (await helper.reply("please")).get_text_content() or ""
 
     calls = [call("1", "ask"), *(call("2", "add", a=1, b=2) for _ in range(others))]
@@ -380,7 +378,6 @@ async def test_an_external_result_has_a_span_without_length(spans: Spans) -> Non
 
 async def test_an_interrupted_tool_does_not_fail_the_reply_span(spans: Spans) -> None:
     async def stop() -> str:
-        """Have everything stopped."""
         agent.interrupt()
         await anyio.sleep_forever()
         return "never"
@@ -427,7 +424,6 @@ async def test_each_way_a_tool_fails_has_an_error_type_of_its_own(spans: Spans) 
         raise ValueError(CANARY)
 
     async def linger() -> str:
-        """Take too long."""
         await anyio.sleep_forever()
         return "never"
 
@@ -523,7 +519,6 @@ async def test_a_cancelled_reply_ends_all_its_spans_and_none_as_failed(spans: Sp
     lingering: list[None] = []
 
     async def linger() -> str:
-        """Take too long."""
         lingering.append(None)
         if len(lingering) == 2:  # a call that has not begun when the cancellation comes never begins
             scope.cancel()
@@ -554,8 +549,6 @@ async def test_a_fault_anywhere_ends_every_span(spans: Spans) -> None:
 
 
 class Retry(MiddlewareBase):
-    """Retries twice, and announces it."""
-
     emits = True
 
     async def on_model_call(self, agent: Any, input_kwargs: Any, next_handler: Any) -> Any:
@@ -614,7 +607,6 @@ async def test_a_summary_between_two_replies_is_a_chat_of_its_own(spans: Spans) 
 
 async def test_events_of_another_reply_that_pass_through_make_no_spans(spans: Spans) -> None:
     async def forward(context: ToolContext) -> str:
-        """Show what another agent does."""
         context.emit(ToolResultStartEvent("other", "9", "its own"))
         context.emit(ToolResultEndEvent("other", "9", ToolResultState.SUCCESS))
         context.emit(ModelCallRetryEvent("again", reply_id="other"))
@@ -649,15 +641,12 @@ async def test_a_secret_is_in_no_span_and_in_no_log(
     caplog.set_level(logging.DEBUG)
 
     async def keep(text: str) -> str:
-        """Keep a text."""
         return f"kept {text}"
 
     async def blurt(text: str) -> str:
-        """Say too much."""
         raise ValueError(text)
 
     async def ask(text: str) -> str:
-        """Ask first."""
         return text
 
     tracing = spans.middleware(**({"capture_content": True, "redact": _redact} if captured else {}))
@@ -681,7 +670,6 @@ async def test_a_reply_that_stops_short_leaks_no_secret(
     caplog.set_level(logging.DEBUG)
 
     async def keep(text: str) -> AsyncGenerator[str, None]:
-        """Keep a text for ever."""
         yield f"keeping {text}"
         await anyio.sleep_forever()
 
@@ -1065,7 +1053,6 @@ def contexts_of(seen: list[Any], *, stream: bool) -> Agent:
         return [call("1", "peek")] if len(seen) == 1 else "done"
 
     async def peek() -> AsyncGenerator[str, None]:
-        """Look around."""
         note("tool")
         yield "nothing "
         note("tool")

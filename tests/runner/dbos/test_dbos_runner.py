@@ -249,7 +249,6 @@ def test_version_changes_with_a_signature_in_any_place(place):
         return f"paid {amount}"
 
     def pay_to(amount: int, receiver: str) -> str:
-        """Pay."""
         return f"paid {amount} to {receiver}"
 
     def version(function: Callable[..., str]) -> str:

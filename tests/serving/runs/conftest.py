@@ -19,8 +19,6 @@ OWNERS = BearerTokens({"ann-token": "ann", "bob-token": "bob"})
 
 
 class Shorten(MiddlewareBase):
-    """Shortens tool results."""
-
     rewrites = ("history",)
     inherited = False
 

@@ -164,18 +164,15 @@ class StudioModel(ChatModelBase):
 
 
 async def pay(amount: int, note: str) -> str:
-    """Pay somebody."""
     return f"paid {amount} for {note}"
 
 
 async def crawl() -> str:
-    """Crawl for ever."""
     await anyio.sleep_forever()
     return ""
 
 
 async def read_policy() -> str:
-    """Read the policy."""
     return POLICY
 
 

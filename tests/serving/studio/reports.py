@@ -12,8 +12,6 @@ CASES = [Case("Where is it?", name="fails", labels={"kind": "order"}), Case("Hel
 
 
 class Loud(MiddlewareBase):
-    """Asks the model to shout."""
-
     inherited = False
 
     async def on_system_prompt(self, agent, current_prompt):

@@ -33,7 +33,6 @@ class Books:
         return [{"id": f"{month}-{number}", "amount": number * 1.5} for number in range(3)]
 
     async def pay(self, id: str) -> str:
-        """Pay an invoice."""
         self.done.append(f"pay {id}")
         return f"paid {id}"
 
@@ -186,7 +185,6 @@ async def test_tools_that_are_not_safe_together_run_one_by_one() -> None:
     running = most = 0
 
     async def step(n: int) -> int:
-        """Do a step."""
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -226,7 +224,6 @@ async def test_interrupt_ends_the_program() -> None:
     reached = anyio.Event()
 
     async def reach() -> str:
-        """Say that it was reached."""
         reached.set()
         return ""
 
@@ -247,7 +244,6 @@ async def test_interrupt_ends_the_program() -> None:
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 async def test_a_tool_that_ends_the_reply_ends_it_from_a_program() -> None:
     async def stop(context: ToolContext, n: int) -> None:
-        """Stop the reply."""
         context.run.stop("guardrail", "That is all.")  # type: ignore[union-attr]  # in a reply it has one
 
     agent = agent_running("import asyncio\nawait asyncio.gather(stop(1), stop(2))", CodeTool([stop]))
