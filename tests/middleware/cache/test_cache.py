@@ -138,6 +138,7 @@ async def look() -> str:
 
 
 async def look_well() -> str:
+    """Look well."""
     return "sunny"
 
 
