@@ -492,7 +492,7 @@ async def test_many_writers_lose_nothing(store: StoreBase) -> None:
 
 
 KILLED_IN_A_WRITE = """
-import os, signal, sys
+import anyio, os, signal, sys
 from agentrt.rag import SQLiteTextStore, StoredText
 from agentrt.rag import sqlite_store
 
