@@ -205,15 +205,11 @@ class Play:
 
 @settings(max_examples=100)
 @given(trees(), programs)
-def test_hooks_that_run_are_those_of_the_reference(tree, program):
+async def test_hooks_that_run_are_those_of_the_reference(tree, program):
     play = Play(tree)
-
-    async def run():
+    try:
         for step in program:
             await play.step(step)
         await play.all_answer()
-
-    try:
-        anyio.run(run)
     finally:
         play.tidy()

@@ -4,7 +4,6 @@ import math
 from contextlib import suppress
 from typing import Any, ClassVar
 
-import anyio
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -91,18 +90,15 @@ def echo() -> str:
 
 @given(answer=responses | st.lists(responses, max_size=4))
 @settings(max_examples=50, deadline=None)
-def test_whatever_a_model_answers_the_conversation_can_be_saved(answer):
-    async def main() -> None:
-        store = InMemoryStateStore()
-        agent = Agent("a", model=Plays(answer), toolkit=Toolkit(tools=[echo]), state_store=store)
-        await assert_sound(agent, store)
-
-    anyio.run(main)
+async def test_whatever_a_model_answers_the_conversation_can_be_saved(answer):
+    store = InMemoryStateStore()
+    agent = Agent("a", model=Plays(answer), toolkit=Toolkit(tools=[echo]), state_store=store)
+    await assert_sound(agent, store)
 
 
 @given(output=outputs, is_streamed=st.booleans(), is_a_layers=st.booleans())
 @settings(max_examples=50, deadline=None)
-def test_whatever_a_tool_gives_the_conversation_can_be_saved(output, is_streamed, is_a_layers):
+async def test_whatever_a_tool_gives_the_conversation_can_be_saved(output, is_streamed, is_a_layers):
     async def stream() -> Any:
         yield output
 
@@ -117,13 +113,10 @@ def test_whatever_a_tool_gives_the_conversation_can_be_saved(output, is_streamed
                 async for item in next_handler():
                     yield item
 
-    async def main() -> None:
-        store = InMemoryStateStore()
-        tool: Any = FunctionTool(stream if is_streamed else give, name="odd")
-        agent = agent_of([[call("1", "odd")], "done"], tool, state_store=store, middlewares=[Layer()])
-        await assert_sound(agent, store)
-
-    anyio.run(main)
+    store = InMemoryStateStore()
+    tool: Any = FunctionTool(stream if is_streamed else give, name="odd")
+    agent = agent_of([[call("1", "odd")], "done"], tool, state_store=store, middlewares=[Layer()])
+    await assert_sound(agent, store)
 
 
 messages = st.builds(
@@ -143,20 +136,17 @@ messages = st.builds(
 @given(message=messages, is_observed=st.booleans(), content=contents)
 @example(message=Msg("", "x", "user", error="\ud800"), is_observed=False, content=None)
 @settings(max_examples=50, deadline=None)
-def test_whatever_a_caller_gives_the_conversation_can_be_saved(message, is_observed, content):
+async def test_whatever_a_caller_gives_the_conversation_can_be_saved(message, is_observed, content):
     message.content = content if isinstance(content, (str, list)) else message.content
 
-    async def main() -> None:
-        store = InMemoryStateStore()
-        agent = agent_of(["done"], state_store=store)
-        if is_observed:
-            try:
-                await agent.observe(message)
-            except InvalidInputError:
-                assert agent.state.context == []
-        await assert_sound(agent, store, "go" if is_observed else message)
-
-    anyio.run(main)
+    store = InMemoryStateStore()
+    agent = agent_of(["done"], state_store=store)
+    if is_observed:
+        try:
+            await agent.observe(message)
+        except InvalidInputError:
+            assert agent.state.context == []
+    await assert_sound(agent, store, "go" if is_observed else message)
 
 
 @pytest.mark.parametrize(

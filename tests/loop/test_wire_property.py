@@ -90,7 +90,7 @@ ACTIONS = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 @given(
     st.lists(ACTIONS, max_size=4),
     st.lists(st.sampled_from(["answer", "fail", "cut"]), min_size=1, max_size=4),
@@ -99,25 +99,22 @@ ACTIONS = st.sampled_from(
     st.permutations(range(3)),
 )
 @settings(max_examples=25, deadline=None)
-def test_each_request_is_told_once_to_every_observer(
-    backend: str, actions: list[str], plan: list[str], stream: bool, leave_after: int, places: list[int]
+async def test_each_request_is_told_once_to_every_observer(
+    actions: list[str], plan: list[str], stream: bool, leave_after: int, places: list[int]
 ) -> None:
-    async def main() -> None:
-        model, observers = Counted(plan, stream), [Records(str(number)) for number in range(3)]
-        layers: list[MiddlewareBase] = [Does(action) for action in actions]
-        for place, observer in zip(places, observers, strict=True):
-            layers.insert(place, observer)
-        agent = Agent("a", model=model, middlewares=layers, state=AgentState())
-        left = leave_after
-        try:
-            async with agent.reply_stream("go") as events:
-                async for _ in events:
-                    left -= 1
-                    if left == 0:
-                        break
-        except Transient:
-            pass
-        for observer in observers:
-            assert list(observer.kinds.values()) == [["request", "end"]] * model.sent
-
-    anyio.run(main, backend=backend)
+    model, observers = Counted(plan, stream), [Records(str(number)) for number in range(3)]
+    layers: list[MiddlewareBase] = [Does(action) for action in actions]
+    for place, observer in zip(places, observers, strict=True):
+        layers.insert(place, observer)
+    agent = Agent("a", model=model, middlewares=layers, state=AgentState())
+    left = leave_after
+    try:
+        async with agent.reply_stream("go") as events:
+            async for _ in events:
+                left -= 1
+                if left == 0:
+                    break
+    except Transient:
+        pass
+    for observer in observers:
+        assert list(observer.kinds.values()) == [["request", "end"]] * model.sent

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-import anyio
 import httpx2
 import pytest
 from hypothesis import given
@@ -152,7 +151,7 @@ async def test_an_answer_is_the_same_streamed_or_not(stream: bool) -> None:
     st.sets(st.sampled_from(["delta", "added", "created"])) | st.just({"delta", "added", "done"}),
     st.sampled_from([b"\n", b"\r\n", b"\r"]),
 )
-def test_however_a_stream_is_cut_its_answer_is_the_same(
+async def test_however_a_stream_is_cut_its_answer_is_the_same(
     cuts: list[int], size: int, missing: set[str], end: bytes
 ) -> None:
     # The end of an item repeats all of it, and the last event all items, so a server may leave out what came before.
@@ -160,11 +159,7 @@ def test_however_a_stream_is_cut_its_answer_is_the_same(
     body = events(*sent).replace(b"\n", end)
     places = sorted({cut % len(body) for cut in cuts})
     chunks = [body[start:stop] for start, stop in zip([0, *places], [*places, len(body)], strict=True)]
-
-    async def read() -> ChatResponse:
-        return (await ask(model_of(Answer(chunks))[0]))[-1]
-
-    check_whole(anyio.run(read))
+    check_whole((await ask(model_of(Answer(chunks))[0]))[-1])
 
 
 async def test_a_request_is_what_the_api_takes() -> None:

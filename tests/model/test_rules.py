@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -443,11 +442,8 @@ WORDS = st.sampled_from(SENTENCE.split())
 
 @settings(deadline=None)
 @given(st.one_of(st.text(max_size=80), st.lists(WORDS, max_size=12).map(" ".join)))
-def test_conversations_end_and_equal_questions_answer_equally(question: str) -> None:
-    async def say() -> None:
-        assert await Conversation().say(question) == await Conversation().say(question)
-
-    anyio.run(say)
+async def test_conversations_end_and_equal_questions_answer_equally(question: str) -> None:
+    assert await Conversation().say(question) == await Conversation().say(question)
 
 
 TIME = schema("get_time", "", "city")

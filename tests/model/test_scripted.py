@@ -78,11 +78,8 @@ def test_the_model_says_whether_it_streams(stream: bool | None, says: bool) -> N
 
 @settings(deadline=None)
 @given(st.text())
-def test_the_pieces_of_a_str_join_to_that_str_exactly(text: str) -> None:
-    async def pieces() -> list[ChatResponse]:
-        return [piece async for piece in stream_response(ChatResponse([TextBlock(text)]))]
-
-    assert joined_text(anyio.run(pieces)) == text
+async def test_the_pieces_of_a_str_join_to_that_str_exactly(text: str) -> None:
+    assert joined_text([piece async for piece in stream_response(ChatResponse([TextBlock(text)]))]) == text
 
 
 async def test_responses_come_in_order() -> None:

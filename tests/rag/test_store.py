@@ -268,28 +268,25 @@ writes = st.fixed_dictionaries(
 
 @given(st.lists(writes, max_size=8))
 @settings(max_examples=25)
-def test_a_store_holds_what_a_dict_would_hold(changes: list[dict[str, Any]]) -> None:
+async def test_a_store_holds_what_a_dict_would_hold(changes: list[dict[str, Any]]) -> None:
     expected: dict[str, dict[str, StoredText]] = {"ann": {}, "bob": {}}
     store = SQLiteTextStore(":memory:")
 
-    async def run() -> None:
-        for change in changes:
-            await store.write(**change)
-            kept = expected[change["owner"]]
-            gone = {*change["delete"], *change["retract"]}
-            gone |= {text.id for text in kept.values() if text.source in change["delete_sources"]}
-            for id in gone & set(kept):
-                del kept[id]
-            kept |= {text.id: text for text in change["put"]}
-        for owner, kept in expected.items():
-            fresh = SQLiteTextStore(":memory:")
-            for other, texts in expected.items():
-                await fresh.write(other, list(texts.values()))
-            assert await texts_of(store, owner) == {id: text.text for id, text in kept.items()}
-            for query in ("green tea", "tea", "月亮"):
-                assert await store_scores(store, owner, query) == await store_scores(fresh, owner, query)
-
-    anyio.run(run)
+    for change in changes:
+        await store.write(**change)
+        kept = expected[change["owner"]]
+        gone = {*change["delete"], *change["retract"]}
+        gone |= {text.id for text in kept.values() if text.source in change["delete_sources"]}
+        for id in gone & set(kept):
+            del kept[id]
+        kept |= {text.id: text for text in change["put"]}
+    for owner, kept in expected.items():
+        fresh = SQLiteTextStore(":memory:")
+        for other, texts in expected.items():
+            await fresh.write(other, list(texts.values()))
+        assert await texts_of(store, owner) == {id: text.text for id, text in kept.items()}
+        for query in ("green tea", "tea", "月亮"):
+            assert await store_scores(store, owner, query) == await store_scores(fresh, owner, query)
 
 
 async def store_scores(store: StoreBase, owner: str, query: str) -> list[tuple[str, float]]:

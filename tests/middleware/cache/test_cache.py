@@ -163,20 +163,17 @@ DIFFERENCES: list[dict[str, Any]] = [
 
 @given(st.lists(st.tuples(st.sampled_from(range(len(DIFFERENCES))), st.sampled_from(["a", "b"]), st.booleans())))
 @settings(max_examples=40, deadline=None)
-def test_any_one_difference_is_a_miss_and_equal_requests_hit(requests: list[tuple[int, str, bool]]) -> None:
-    async def main() -> None:
-        cache, model = CacheMiddleware(scope=lambda agent: agent.name), Echo()
-        answers: dict[Any, str | None] = {}
-        for place, question, is_other_scope in requests:
-            layers = [Change(**DIFFERENCES[place]), cache]
-            agent = Agent("other" if is_other_scope else "one", model=model, middlewares=layers)
-            answer = (await agent.reply(question)).get_text_content()
-            # Messages of its own stand in the place of the question.
-            request = (place, "messages" in DIFFERENCES[place] or question, is_other_scope)
-            assert answers.setdefault(request, answer) == answer
-        assert len(set(answers.values())) == len(answers)
-
-    anyio.run(main)
+async def test_any_one_difference_is_a_miss_and_equal_requests_hit(requests: list[tuple[int, str, bool]]) -> None:
+    cache, model = CacheMiddleware(scope=lambda agent: agent.name), Echo()
+    answers: dict[Any, str | None] = {}
+    for place, question, is_other_scope in requests:
+        layers = [Change(**DIFFERENCES[place]), cache]
+        agent = Agent("other" if is_other_scope else "one", model=model, middlewares=layers)
+        answer = (await agent.reply(question)).get_text_content()
+        # Messages of its own stand in the place of the question.
+        request = (place, "messages" in DIFFERENCES[place] or question, is_other_scope)
+        assert answers.setdefault(request, answer) == answer
+    assert len(set(answers.values())) == len(answers)
 
 
 class AsksBeside(MiddlewareBase):

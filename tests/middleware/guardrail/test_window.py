@@ -51,11 +51,11 @@ def verdict(*, is_yes: bool) -> list[ToolCallBlock]:
 cuts = st.lists(st.integers(1, 70), max_size=30)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])
 @given(st.integers(0, 200), st.integers(0, 200), cuts, st.sampled_from(["answer", "raise", "again"]), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_no_secret_leaves_whole_and_nothing_of_its_round_stays(
-    backend: str, before: int, after: int, sizes: list[int], on_trip: str, is_async: bool
+async def test_no_secret_leaves_whole_and_nothing_of_its_round_stays(
+    before: int, after: int, sizes: list[int], on_trip: str, is_async: bool
 ) -> None:
     text = "x" * before + SECRET + "y" * after
     deltas, place = [], 0
@@ -72,46 +72,40 @@ def test_no_secret_leaves_whole_and_nothing_of_its_round_stays(
         await anyio.lowlevel.checkpoint()
         return no_secret(value, agent)
 
-    async def main() -> None:
-        answer = [*(ChatResponse([TextBlock(delta)], is_last=False) for delta in deltas if delta)]
-        last = ChatResponse([TextBlock(text), call("1", "note")])
-        store = InMemoryStateStore()
-        layer = GuardrailMiddleware(output=slow if is_async else no_secret, window=WINDOW, on_trip=on_trip)
-        model = ScriptedChatModel([[*answer, last], "fine"])
-        toolkit = Toolkit(tools=[FunctionTool(note, is_read_only=True)])
-        agent = Agent("a", "", model, toolkit, [layer], state_store=store)
-        events: list[Any] = []
-        try:
-            async for event in agent.reply_stream("go"):
-                events.append(event)
-        except GuardrailTripped:
-            assert on_trip == "raise"
-        assert ran == []
-        assert SECRET not in text_in(events)
-        tripped = next(place for place, event in enumerate(events) if isinstance(event, CustomEvent))
-        assert "x" * 9 not in text_in(events[tripped:])
-        assert "y" * 9 not in text_in(events[tripped:])
-        for kept in (rebuilt(events).to_json(), (await store.load(agent.state.session_id)).model_dump_json()):
-            assert SECRET not in kept
-            assert "x" * 9 not in kept
-            assert "y" * 9 not in kept
-
-    anyio.run(main, backend=backend)
+    answer = [*(ChatResponse([TextBlock(delta)], is_last=False) for delta in deltas if delta)]
+    last = ChatResponse([TextBlock(text), call("1", "note")])
+    store = InMemoryStateStore()
+    layer = GuardrailMiddleware(output=slow if is_async else no_secret, window=WINDOW, on_trip=on_trip)
+    model = ScriptedChatModel([[*answer, last], "fine"])
+    toolkit = Toolkit(tools=[FunctionTool(note, is_read_only=True)])
+    agent = Agent("a", "", model, toolkit, [layer], state_store=store)
+    events: list[Any] = []
+    try:
+        async for event in agent.reply_stream("go"):
+            events.append(event)
+    except GuardrailTripped:
+        assert on_trip == "raise"
+    assert ran == []
+    assert SECRET not in text_in(events)
+    tripped = next(place for place, event in enumerate(events) if isinstance(event, CustomEvent))
+    assert "x" * 9 not in text_in(events[tripped:])
+    assert "y" * 9 not in text_in(events[tripped:])
+    for kept in (rebuilt(events).to_json(), (await store.load(agent.state.session_id)).model_dump_json()):
+        assert SECRET not in kept
+        assert "x" * 9 not in kept
+        assert "y" * 9 not in kept
 
 
 @given(st.text("abc \n", max_size=300), cuts)
 @settings(max_examples=40, deadline=None)
-def test_a_text_that_passes_leaves_unchanged(text: str, sizes: list[int]) -> None:
-    async def main() -> None:
-        deltas, place = [], 0
-        for size in [*sizes, len(text)]:
-            deltas.append(text[place : place + size])
-            place += size
-        answer: list[Any] = [ChatResponse([TextBlock(delta)], is_last=False) for delta in deltas if delta]
-        items = await items_of(guarded([[*answer, ChatResponse([TextBlock(text or "x")])]], passes))
-        assert text_in(items) == (text or "x")
-
-    anyio.run(main)
+async def test_a_text_that_passes_leaves_unchanged(text: str, sizes: list[int]) -> None:
+    deltas, place = [], 0
+    for size in [*sizes, len(text)]:
+        deltas.append(text[place : place + size])
+        place += size
+    answer: list[Any] = [ChatResponse([TextBlock(delta)], is_last=False) for delta in deltas if delta]
+    items = await items_of(guarded([[*answer, ChatResponse([TextBlock(text or "x")])]], passes))
+    assert text_in(items) == (text or "x")
 
 
 @pytest.mark.parametrize("size", [1, 7, 40, 1_000])

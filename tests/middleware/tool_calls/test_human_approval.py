@@ -168,32 +168,27 @@ async def test_a_model_may_be_the_judge(verdict: str, message: str | None, log: 
     st.sampled_from(["default", "bypass", "accept_edits"]),
 )
 @settings(max_examples=40, deadline=None)
-def test_each_matched_call_that_ran_had_a_yes(calls: list[tuple[str, int, bool]], mode: str) -> None:
-    async def main() -> None:
-        log = Log()
-        blocks, approved = [], set()
-        for number, (name, value, yes) in enumerate(calls):
-            argument = {"path": f"{number}-{value}"} if name == "delete_file" else {"amount": f"{number}-{value}"}
-            blocks.append(call(str(number), name, **argument))
-            if yes:
-                approved.add(f"{number}-{value}")
-        layer = HumanApprovalMiddleware(
-            {"delete_*": True, "pay": lambda arguments: not arguments["amount"].endswith("0")}
-        )
-        agent = agent_with(layer, log, blocks, mode=mode)
-        await agent.reply("go")
-        while (question := agent.waiting()) is not None:
-            assert isinstance(question, RequireUserConfirmEvent)
-            results = [
-                ConfirmResult(calls[int(each.id.rpartition("-")[2] or each.id)][2], each)
-                for each in question.tool_calls[:1]
-            ]
-            await agent.reply(UserConfirmResultEvent(question.reply_id, results))
-        free = {f"{number}-0" for number, (name, value, _) in enumerate(calls) if name == "pay" and value == 0}
-        assert set(log) <= approved | free
-        assert free <= set(log)
-
-    anyio.run(main)
+async def test_each_matched_call_that_ran_had_a_yes(calls: list[tuple[str, int, bool]], mode: str) -> None:
+    log = Log()
+    blocks, approved = [], set()
+    for number, (name, value, yes) in enumerate(calls):
+        argument = {"path": f"{number}-{value}"} if name == "delete_file" else {"amount": f"{number}-{value}"}
+        blocks.append(call(str(number), name, **argument))
+        if yes:
+            approved.add(f"{number}-{value}")
+    layer = HumanApprovalMiddleware({"delete_*": True, "pay": lambda arguments: not arguments["amount"].endswith("0")})
+    agent = agent_with(layer, log, blocks, mode=mode)
+    await agent.reply("go")
+    while (question := agent.waiting()) is not None:
+        assert isinstance(question, RequireUserConfirmEvent)
+        results = [
+            ConfirmResult(calls[int(each.id.rpartition("-")[2] or each.id)][2], each)
+            for each in question.tool_calls[:1]
+        ]
+        await agent.reply(UserConfirmResultEvent(question.reply_id, results))
+    free = {f"{number}-0" for number, (name, value, _) in enumerate(calls) if name == "pay" and value == 0}
+    assert set(log) <= approved | free
+    assert free <= set(log)
 
 
 @pytest.mark.parametrize("verdict", [0, "", [], 7, object(), b"no"])

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,26 +49,23 @@ async def test_a_short_result_stays_as_it_is() -> None:
 @pytest.mark.parametrize("is_in_files", [False, True])
 @given(st.text(min_size=21, max_size=300), st.lists(st.integers(1, 60), max_size=8))
 @settings(max_examples=25, deadline=None)
-def test_the_pieces_joined_are_the_result(
+async def test_the_pieces_joined_are_the_result(
     tmp_path_factory: Any, is_in_files: bool, text: str, sizes: list[int]
 ) -> None:
     text = re.sub("[\ud800-\udfff]", "?", text)
     workspace = LocalWorkspace(tmp_path_factory.mktemp("files")) if is_in_files else None
     layer = ToolResultLimitMiddleware(20, head=0, tail=0, workspace=workspace)
 
-    async def main() -> None:
-        calls, offset = [call("0", "fetch")], 0
-        for number, size in enumerate([*sizes, *[20] * 20], 1):
-            if offset < len(text):
-                calls.append(call(str(number), "read_result", ref="result-1", offset=offset, limit=size))
-                offset += min(size, 20)
-        agent = agent_of(text, layer, calls)
-        await agent.reply("go")
-        pieces = results_of(agent)[1:]
-        assert {block.state for block in pieces} == {"success"}
-        assert "".join(block.text for block in pieces) == text
-
-    anyio.run(main)
+    calls, offset = [call("0", "fetch")], 0
+    for number, size in enumerate([*sizes, *[20] * 20], 1):
+        if offset < len(text):
+            calls.append(call(str(number), "read_result", ref="result-1", offset=offset, limit=size))
+            offset += min(size, 20)
+    agent = agent_of(text, layer, calls)
+    await agent.reply("go")
+    pieces = results_of(agent)[1:]
+    assert {block.state for block in pieces} == {"success"}
+    assert "".join(block.text for block in pieces) == text
 
 
 @pytest.mark.parametrize("is_in_files", [False, True])
