@@ -115,8 +115,7 @@ def test_wheel_metadata_tells_version_licence_and_extras(wheel: Path) -> None:
     folder = f"agentrt-{agentrt.__version__}.dist-info"
     metadata = metadata_of(wheel)
 
-    assert metadata["Version"] == agentrt.__version__
-    assert metadata["License-Expression"] == "Apache-2.0"
+    assert (metadata["Version"], metadata["License-Expression"]) == (agentrt.__version__, "Apache-2.0")
     extras = {"all", "anthropic", "console", "openai", "otel", "prices", "redis"}
     assert extras <= set(metadata.get_all("Provides-Extra", []))
     assert f"{folder}/licenses/LICENSE" in files_of_wheel(wheel)

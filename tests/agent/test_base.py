@@ -485,8 +485,7 @@ async def test_handle_interrupt_answers_an_interrupt_from_another_task():
     heard = Echo()
     agent.reset_subscribers("hub", [heard])
     answer = await interrupted(agent)
-    assert answer.metadata == {"_is_interrupted": True}
-    assert answer.finished_reason == "interrupted"
+    assert (answer.metadata, answer.finished_reason) == ({"_is_interrupted": True}, "interrupted")
     assert [each.id for each in heard.heard] == [answer.id]
     assert not agent.interrupt()
 

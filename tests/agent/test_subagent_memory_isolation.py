@@ -101,8 +101,7 @@ def test_compressed_context_has_five_fields_within_limits() -> None:
     assert set(context) == set(DelegationContext.__annotations__)
     assert len(context["recent_events"]) == 4
     assert all(len(event) <= 200 for event in context["recent_events"])
-    assert len(context["long_term_refs"]) == 20
-    assert len(context["task_summary"]) == 2_000
+    assert (len(context["long_term_refs"]), len(context["task_summary"])) == (20, 2_000)
 
 
 async def test_compression_of_ones_own_is_completed_and_cut() -> None:

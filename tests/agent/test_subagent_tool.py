@@ -42,8 +42,7 @@ async def test_host_without_direct_tools(monkeypatch: pytest.MonkeyPatch) -> Non
     async with boss.reply_stream("go") as events:
         seen = [event async for event in events]
     [result] = results_of(boss)
-    assert result.text == "did the task"
-    assert result.metadata == {"subagent": "echo", "supervisor": "boss"}
+    assert (result.text, result.metadata) == ("did the task", {"subagent": "echo", "supervisor": "boss"})
     assert boss.toolkit.names() == ["agent_echo"]
     assert [event.type for event in seen].count("TOOL_RESULT_TEXT_DELTA") == 1
     assert not [event for event in seen if "on the way" in event.to_json()]

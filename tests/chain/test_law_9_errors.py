@@ -72,8 +72,7 @@ async def test_error_of_a_layer_is_unchanged_with_one_note_naming_it(hook: str, 
     error = LookupError("original")
     caught, notes = await failure(compile_with(Guard("1"), Raise(error, moment), Guard("2")), hook)
     assert caught is error
-    assert caught.args == ("original",)
-    assert caught.__cause__ is None
+    assert (caught.args, caught.__cause__) == (("original",), None)
     [note] = notes
     line = getattr(Raise, hook).__code__.co_firstlineno
     assert note == f"agentrt: raised by Raise in {hook} ({__file__}:{line})"
@@ -137,8 +136,7 @@ async def test_notes_added_by_others_are_kept() -> None:
     error = LookupError()
     error.add_note("mine")
     _, notes = await failure(compile_with(Raise(error)), "on_reasoning")
-    assert notes[0] == "mine"
-    assert len(notes) == 2
+    assert (notes[0], len(notes)) == ("mine", 2)
 
 
 @pytest.mark.parametrize("hook", HOOK_NAMES)

@@ -104,8 +104,7 @@ async def test_a_file_becomes_the_agent_that_it_describes(shop):
     assert agent.react_config.max_iters == 3
     assert agent.toolkit.names() == ["refund"]
     talkative = agent.middlewares[-1]
-    assert talkative.token == "t0ken-of-the-shop"
-    assert talkative.headers == {"tone": ["kind", things.refund]}
+    assert (talkative.token, talkative.headers) == ("t0ken-of-the-shop", {"tone": ["kind", things.refund]})
     explained = agent.explain()
     assert "2. patience / RateLimitMiddleware" in explained
     assert "where is_pro holds\n     at most 2 s of its own, or skip" in explained

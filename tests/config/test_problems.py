@@ -211,8 +211,7 @@ def test_data_that_hold_themselves_are_refused():
 @pytest.mark.parametrize("path", ["layers[0].options", "layers[0].options.rest"])
 def test_a_key_that_is_no_text_is_refused_with_its_place(options, path):
     problem = problem_of(use=TALKATIVE, options={"rest": options} if path.endswith("rest") else options)
-    assert problem.path == path
-    assert problem.remedy == "write it in quotes"
+    assert (problem.path, problem.remedy) == (path, "write it in quotes")
 
 
 @pytest.mark.parametrize(

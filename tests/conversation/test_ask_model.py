@@ -174,8 +174,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again():
     ]
     agent = agent_of(answers, middlewares=[asking])
     await agent.reply("go")
-    assert asking.answer.structured_output == City(name="Rome")
-    assert asking.answer.usage == ChatUsage(3, 3)
+    assert (asking.answer.structured_output, asking.answer.usage) == (City(name="Rome"), ChatUsage(3, 3))
     (result,) = agent.model.calls[2].messages[-1].get_content_blocks("tool_result")
     assert "name" in result.text
 

@@ -33,8 +33,7 @@ async def test_message_is_there_after_the_end(layers: Any, yields_message: bool)
     async with agent.reply_stream("go", yield_final_msg=yields_message) as stream:
         async for item in stream:
             items.append(item)
-    assert stream.message.get_text_content() == "three"
-    assert stream.message.finished_reason == "completed"
+    assert (stream.message.get_text_content(), stream.message.finished_reason) == ("three", "completed")
     assert (items[-1] is stream.message) is yields_message
 
 

@@ -34,10 +34,8 @@ async def test_thousands_of_waiting_operations_run_in_order():
             group.start_soon(submit, number)
         await anyio.wait_all_tasks_blocked()
         may_begin.set()
-    assert len(order) == 3_000
-    assert order == submitted
-    assert queue._lines == {}
-    assert queue._count == 0
+    assert (len(order), order) == (3_000, submitted)
+    assert (queue._lines, queue._count) == ({}, 0)
 
 
 async def test_operations_of_callers_that_left_are_skipped():

@@ -128,8 +128,7 @@ async def test_a_request_says_what_the_api_asks_for() -> None:
     model, server = openai_of(vectors([1, 0], [0, 1]), vectors([1, 1]), batch_size=2)
     response = await model(["a", "b", "c"])
     await model.aclose()
-    assert response.embeddings == [[1, 0], [0, 1], [1, 1]]
-    assert response.usage == EmbeddingUsage(14)
+    assert (response.embeddings, response.usage) == ([[1, 0], [0, 1], [1, 1]], EmbeddingUsage(14))
     assert [str(request.url) for request in server.requests] == [f"{URL}/embeddings"] * 2
     assert server.bodies[0] == {"model": "embedder", "input": ["a", "b"]}
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"

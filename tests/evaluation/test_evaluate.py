@@ -229,8 +229,7 @@ async def build_that_hangs(case: Case) -> Agent:
 )
 async def test_a_build_that_fails_is_an_error_of_its_trial(build: Any, words: str) -> None:
     report = await evaluate(build, Dataset("d", [Case("x"), Case("y")]), ablate=True, timeout=0.2)
-    assert len(report.errors) == 2
-    assert report.quality == 0.0
+    assert (len(report.errors), report.quality) == (2, 0.0)
     with pytest.raises(AssertionError, match=words):
         report.trials[0].check()
 
@@ -508,8 +507,7 @@ async def test_reports_are_compared_by_their_cases() -> None:
     before, after = await make_report(), await make_report(fails=6)
     comparison = after.compare(before)
     assert comparison.worse == [f"Case {number}" for number in range(6)]
-    assert (len(comparison.same), comparison.better) == (2, [])
-    assert comparison.p == 2 / 64
+    assert (len(comparison.same), comparison.better, comparison.p) == (2, [], 2 / 64)
     assert "worse: Case 5" in str(comparison)
     assert before.compare(after).better == comparison.worse
 

@@ -245,9 +245,7 @@ async def test_an_answer_repeated_after_the_reply_changes_nothing(confirmed):
     before, ran = agent.state.model_dump_json(), list(log)
     agent = elsewhere(agent)
     again = await agent.reply(answer)
-    assert again.id == final.id
-    assert again.content == final.content
-    assert again.get_text_content() == "done"
+    assert (again.id, again.content, again.get_text_content()) == (final.id, final.content, "done")
     assert (agent.state.model_dump_json(), log) == (before, ran)
     await refused(agent, otherwise, "conflict")
     other_session = replace(answer, session_id="another")

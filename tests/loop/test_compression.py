@@ -363,8 +363,7 @@ async def test_interrupt_during_a_summary_ends_the_reply_tidily():
     hanging = Hanging()
     agent = agent_with(Model([], [hanging]), context=talk(9))
     assert await interrupted_order(agent, hanging) == "RS RE(interrupted) Msg"
-    assert agent.state.summary == ""
-    assert len(agent.state.context) == 19
+    assert (agent.state.summary, len(agent.state.context)) == ("", 19)
 
 
 async def test_interrupt_after_an_overflow_ends_the_reply_tidily():
@@ -569,8 +568,7 @@ async def test_compression_by_hand_happens_at_any_length(tmp_path):
     agent = agent_with(Model([]), context=talk(3), state_store=store)
     await agent.compress_context("Summarise.")
     assert await store.load(agent.state.session_id) == agent.state
-    assert texts(agent.state.context) == ["q2", "a2"]
-    assert agent.state.summary == "SUMMARY"
+    assert (texts(agent.state.context), agent.state.summary) == (["q2", "a2"], "SUMMARY")
     await agent.compress_context()
     assert len(agent.model.summarised) == 1  # nothing is left that could be
     with pytest.raises(RuntimeError, match="no reply in progress"):

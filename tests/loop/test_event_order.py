@@ -108,8 +108,7 @@ async def test_the_last_round_asks_for_a_text_without_tools():
         "RESULT_END:1(success) MS TX_START TX_DELTA TX_DELTA TX_END ME EXCEED RE(exceed_max_iters) Msg"
     )
     assert isinstance(items[-1], Msg)
-    assert items[-1].get_text_content() == "the text"
-    assert items[-1].finished_reason == "exceed_max_iters"
+    assert (items[-1].get_text_content(), items[-1].finished_reason) == ("the text", "exceed_max_iters")
     assert [made.tool_choice for made in agent.model.calls] == [None, ToolChoice("none")]
     hint = agent.model.calls[-1].messages[-1].get_content_blocks("hint")[0].hint
     assert hint.startswith("All 1 rounds of this reply are used up.")

@@ -205,8 +205,7 @@ async def test_pictures_metadata_and_the_state_come_through(state):
     output = [TextBlock("two pictures", "words"), PICTURE, link]
     await told.part(done(told.agent, output=output, state=state, metadata={"seconds": 1.5}))
     result = results_of(told.agent)["1"]
-    assert result.output == output
-    assert (result.state, result.metadata) == (state, {"seconds": 1.5})
+    assert (result.output, result.state, result.metadata) == (output, state, {"seconds": 1.5})
     assert told.message == told.agent.state.context[-1]
 
 

@@ -212,8 +212,7 @@ async def test_what_an_observer_raises_is_logged_by_type_once(caplog, audit):
     with caplog.at_level(logging.ERROR, "agentrt"):
         answer = await agent_of(["done"], middlewares=[Broken(), audit]).reply("go")
     assert answer.get_text_content() == "done"
-    assert audit.closed == ["completed"]
-    assert audit.pairs() == [["request", "end"]]
+    assert (audit.closed, audit.pairs()) == (["completed"], [["request", "end"]])
     assert len(caplog.records) == 2
     assert "ValueError" in caplog.text
     assert "a secret" not in caplog.text

@@ -360,8 +360,7 @@ async def test_another_round_is_asked_for_another_form():
 
     agent = agent_of([[call("1", TOOL, n=1)], [call("2", TOOL, n=2)]], middlewares=[Doubt()])
     answer = await agent.reply("How long?", NUMBER)
-    assert answer.structured_output == {"n": 2, "unit": "m"}
-    assert answer.finished_reason == "completed"
+    assert (answer.structured_output, answer.finished_reason) == ({"n": 2, "unit": "m"}, "completed")
 
 
 async def test_a_pattern_for_pythons_engine_is_left_to_the_class():

@@ -24,8 +24,7 @@ async def test_memory_state_holds_the_summary_messages_and_marks():
     await memory.add(message("one"), marks=["hint"])
     await memory.update_compressed_summary("so far")
     state = memory.state_dict()
-    assert list(state) == ["_compressed_summary", "content"]
-    assert state["_compressed_summary"] == "so far"
+    assert (list(state), state["_compressed_summary"]) == (["_compressed_summary", "content"], "so far")
     [[saved, marks]] = state["content"]
     assert (Msg.from_json(json.dumps(saved)), marks) == (*await memory.get_memory(prepend_summary=False), ["hint"])
 
@@ -40,8 +39,7 @@ async def test_messages_of_every_kind_come_back_from_a_state():
     ]
     await memory.add(Msg("agent", blocks, "assistant", metadata={"a": [1]}, structured_output={"b": None}))
     other.load_state_dict(json.loads(json.dumps(memory.state_dict())))
-    assert other.content == memory.content
-    assert other.state_dict() == memory.state_dict()
+    assert (other.content, other.state_dict()) == (memory.content, memory.state_dict())
 
 
 async def test_a_message_that_could_not_be_loaded_is_not_saved():

@@ -116,8 +116,7 @@ async def test_a_raised_tool_error_is_retried_and_stays_unchanged() -> None:
     tool = Flaky(error, "fine")
     tool.raise_tool_errors = True
     items = await items_of(agent_with(tool, at_once()))
-    assert announced(items) == [("ValueError", 1)]
-    assert ends(items) == [("0", "success")]
+    assert (announced(items), ends(items)) == ([("ValueError", 1)], [("0", "success")])
     tool = Flaky(error)
     tool.raise_tool_errors = True
     with pytest.raises(ValueError, match="x") as raised:

@@ -131,8 +131,7 @@ def kinds(msg: Msg) -> list[str]:
 async def test_a_plain_question_is_answered_and_counted(setting: Setting, stream: bool) -> None:
     reply = await setting.agent(stream=stream).reply("plain")
 
-    assert reply.get_text_content() == "Hello from the mock."
-    assert reply.usage == ChatUsage(11, 7)
+    assert (reply.get_text_content(), reply.usage) == ("Hello from the mock.", ChatUsage(11, 7))
     (body,) = setting.sent()
     assert [(each["role"], words(each)) for each in body["messages"]] == [
         ("system", "You are tested."),

@@ -107,8 +107,7 @@ async def test_an_answer_is_the_same_streamed_and_whole(stream: bool) -> None:
     assert isinstance(look, ToolCallBlock)
     assert (add.id, add.name, add.input.replace(" ", "")) == ("t1", "add", '{"a":1,"b":2}')
     assert (look.id, look.name) == ("t2", "look")
-    assert answer.finished_reason == "tool_calls"
-    assert answer.usage == ChatUsage(30, 5, 7, 3)
+    assert (answer.finished_reason, answer.usage) == ("tool_calls", ChatUsage(30, 5, 7, 3))
 
 
 async def test_the_request_goes_to_the_region_with_the_key() -> None:
@@ -311,8 +310,7 @@ def test_settings_go_where_the_api_has_them() -> None:
     guardrail = {"guardrailIdentifier": "abc", "guardrailVersion": "1"}
     body = body_of(HELLO, max_tokens=9, temperature=0.5, top_p=0.9, stop="END", effort="low", guardrail=guardrail)
     assert body["inferenceConfig"] == {"maxTokens": 9, "temperature": 0.5, "topP": 0.9, "stopSequences": ["END"]}
-    assert body["outputConfig"] == {"effort": "low"}
-    assert body["guardrailConfig"] == guardrail
+    assert (body["outputConfig"], body["guardrailConfig"]) == ({"effort": "low"}, guardrail)
     limited, _ = model_of(None, max_tokens=9)
     assert limited.max_output_tokens == 9, "what leaves room for the answer knows how long it may be"
 

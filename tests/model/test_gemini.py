@@ -88,8 +88,7 @@ def check_whole(answer: ChatResponse) -> None:
         ("add", {"a": 5, "b": 6}),
     ]
     assert first.id != second.id
-    assert answer.usage == ChatUsage(20, 5, 8)
-    assert (answer.finished_reason, answer.id) == ("tool_calls", "r1")
+    assert (answer.usage, answer.finished_reason, answer.id) == (ChatUsage(20, 5, 8), "tool_calls", "r1")
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -173,8 +173,7 @@ async def test_a_list_without_a_last_piece_is_given_one() -> None:
 
     assert [piece.is_last for piece in pieces] == [False] * 7
     assert last.is_last
-    assert last.content[0].thinking == "Hmm"
-    assert last.content[0].signature == "s"
+    assert (last.content[0].thinking, last.content[0].signature) == ("Hmm", "s")
     assert last.content[1].text == "Hello"
     assert last.content[2:] == [ToolCallBlock("1", "add", '{"a": 1}'), ToolCallBlock("2", "now", "{}")]
     assert last.usage is not None

@@ -59,8 +59,7 @@ async def test_with_console_output_the_text_is_shown_once(capsys):
     agent.set_console_output_enabled(True)
     await agent.reply("go")
     out = capsys.readouterr().out
-    assert out.count("one two three") == 1
-    assert out.count("hm hm") == 1
+    assert (out.count("one two three"), out.count("hm hm")) == (1, 1)
     assert out.count("tester") >= 1
     agent.disable_console_output()
 

@@ -252,8 +252,7 @@ async def test_leaving_early_stops_the_work_and_waits_for_it(how):
                     await agent.waiting.began.wait()
                     scope.cancel()
         assert scope.cancelled_caught
-    assert agent.log == ["began", "stopped"]
-    assert agent.msg_queue is None
+    assert (agent.log, agent.msg_queue) == (["began", "stopped"], None)
     assert await anext(aiter(stream), None) is None
 
 

@@ -194,8 +194,7 @@ def test_words_in_a_plan_cannot_end_its_quotation(name: str):
     plan = plan_of("in_progress")
     plan.subtasks[0].name = name
     hint = str(DefaultPlanToHint()(plan))
-    assert hint.count("```") == 4
-    assert hint.count("</system-hint>") == 1
+    assert (hint.count("```"), hint.count("</system-hint>")) == (4, 1)
 
 
 @pytest.mark.parametrize("value", [None, 3, b"x", True])

@@ -467,8 +467,7 @@ async def test_store_that_is_not_right_is_found(faulty):
 async def test_store_with_save_and_load_alone_passes_what_it_has():
     saved: dict[str, tuple[int, bytes]] = {}
     report = await check_store(partial(SharedStore, saved), kills=0, runs=5)
-    assert report.missing == ["list", "describe", "fork"]
-    assert report.untried == ["open_expiring", "damages"]
+    assert (report.missing, report.untried) == (["list", "describe", "fork"], ["open_expiring", "damages"])
     assert len(report.checked) == 11
     assert str(report) == "11 promises are kept; without list, describe, fork"
 

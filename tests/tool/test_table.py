@@ -44,8 +44,7 @@ def grouped() -> Toolkit:
 def test_table_finds_offers_and_prepares_its_tools() -> None:
     plus, minus = tool("plus"), tool("minus")
     table = ToolTable([plus, minus])
-    assert table.names() == ["plus", "minus"]
-    assert (table.get("minus"), table.get("times")) == (minus, None)
+    assert (table.names(), table.get("minus"), table.get("times")) == (["plus", "minus"], minus, None)
     assert [schema["function"]["name"] for schema in table.schemas()] == ["plus", "minus"]
     prepared = table.prepare(call("plus"))
     assert isinstance(prepared, PreparedCall)

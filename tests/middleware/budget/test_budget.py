@@ -484,8 +484,7 @@ async def test_neighbours_of_a_call_that_may_not_run_finish() -> None:
     budget = BudgetMiddleware(reply=Budget(tool_calls=2))
     agent = agent_of([calling(1, 1, 2, 3, 4), "never"], add, middlewares=[budget])
     assert (await agent.reply("go")).finished_reason == "exceed_budget"
-    assert result_states(agent) == ["success", "success", "denied", "denied"]
-    assert requests(agent) == 1
+    assert (result_states(agent), requests(agent)) == (["success", "success", "denied", "denied"], 1)
 
 
 async def test_an_agent_without_the_loop_gets_an_error() -> None:

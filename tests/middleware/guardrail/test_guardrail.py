@@ -125,8 +125,7 @@ async def test_the_model_is_asked_again_and_told_the_reason() -> None:
     agent = agent_with([ROUNDS["thinking"], "Fine."], GuardrailMiddleware(output=no_secret, on_trip="again"), log=log)
     items = await items_of(agent)
     assert guardrail_events(items) == [("no_secret", "output", "again")]
-    assert last(items).get_text_content() == "Fine."
-    assert last(items).finished_reason == "completed"
+    assert (last(items).get_text_content(), last(items).finished_reason) == ("Fine.", "completed")
     assert isinstance(agent.model, ScriptedChatModel)
     request = "".join(message.to_json() for message in agent.model.calls[1].messages)
     assert "no secrets" in request
@@ -161,8 +160,7 @@ async def test_structured_output_is_judged_as_output() -> None:
     answer = [ToolCallBlock("1", "GenerateStructuredOutput", f'{{"name": "{SECRET}"}}')]
     agent = agent_with([answer], GuardrailMiddleware(output=no_secret))
     message = await agent.reply("go", structured_schema=schema)
-    assert message.finished_reason == "guardrail"
-    assert message.structured_output is None
+    assert (message.finished_reason, message.structured_output) == ("guardrail", None)
     agent = agent_with([answer], GuardrailMiddleware(output=hide_secret))
     message = await agent.reply("go", structured_schema=schema)
     assert message.structured_output == {"name": "***"}

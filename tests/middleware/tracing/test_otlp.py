@@ -182,8 +182,7 @@ def test_the_end_of_a_program_delivers_its_spans_over_grpc(grpc_collector: GrpcC
     done = run(GRPC_PROGRAM, grpc_collector.url)
     assert (done.stdout.split(), done.stderr) == (["hello", "2"], "")
     (batch,) = grpc_collector.stop()
-    assert batch["spans"] == ["chat scripted", "invoke_agent assistant"]
-    assert batch["service"] == "shop"
+    assert (batch["spans"], batch["service"]) == (["chat scripted", "invoke_agent assistant"], "shop")
     assert batch["metadata"]["x-key"] == "open sesame"
 
 

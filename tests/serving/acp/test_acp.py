@@ -354,8 +354,7 @@ async def test_an_error_of_the_model_is_an_error_without_its_words(anyio_backend
         session = await connection.new_session(cwd="/work", mcp_servers=[])
         with pytest.raises(RequestError) as raised:
             await connection.prompt(session_id=session.session_id, prompt=say("Hello?"))
-    assert raised.value.code == -32603
-    assert raised.value.data == {"details": "ModelError"}
+    assert (raised.value.code, raised.value.data) == (-32603, {"details": "ModelError"})
 
 
 @pytest.mark.parametrize(

@@ -93,8 +93,7 @@ async def test_each_call_of_a_program_is_shown_under_its_path() -> None:
     started = [event.tool_call_id for event in events if event.type == "TOOL_CALL_START"]
     ended = [event.tool_call_id for event in events if event.type == "TOOL_RESULT_END"]
     assert started == ["c", "c/1", "c/2", "c/3", "c/4"]
-    assert sorted(ended[:-1]) == ["c/1", "c/2", "c/3", "c/4"]
-    assert ended[-1] == "c"
+    assert (sorted(ended[:-1]), ended[-1]) == (["c/1", "c/2", "c/3", "c/4"], "c")
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
