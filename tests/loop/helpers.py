@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, field_validator
 
@@ -11,6 +11,7 @@ from agentrt.event import AgentEvent, ConfirmResult, CustomEvent, UserConfirmRes
 from agentrt.message import AssistantMsg, ToolCallBlock
 from agentrt.middleware import MiddlewareBase
 from agentrt.model import ScriptedChatModel
+from agentrt.tool import ToolBase
 
 SHORT = {
     "REPLY_START": "RS",
@@ -41,6 +42,40 @@ class Passing(MiddlewareBase):
     async def on_reply(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             yield item
+
+
+class AgainRound(MiddlewareBase):
+    """Starts a failed round again, once."""
+
+    async def on_reasoning(self, agent, input_kwargs, next_handler):
+        try:
+            async for item in next_handler():
+                yield item
+        except ConnectionError:
+            async for item in next_handler():
+                yield item
+
+
+class AgainReply(MiddlewareBase):
+    """Starts a failed reply again, once."""
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        try:
+            async for item in next_handler():
+                yield item
+        except ConnectionError:
+            async for item in next_handler():
+                yield item
+
+
+class Elsewhere(ToolBase):
+    name = "elsewhere"
+    is_external_tool = True
+    max_output = 400_000
+    input_schema: ClassVar = {"type": "object", "properties": {}}
+
+    def __init__(self, *, ask: bool = False) -> None:
+        self.ask = ask
 
 
 class Even(BaseModel):
@@ -127,3 +162,15 @@ async def order_of(agent: Agent, inputs: Any = "go") -> str:
 async def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
+
+
+async def multiply(a: int, b: int = 2) -> int:
+    return a * b
+
+
+def offered(agent: Agent) -> list[list[str]]:
+    return [[tool["function"]["name"] for tool in made.tools] for made in agent.model.calls]
+
+
+def results(agent: Agent) -> list[str]:
+    return [result.output[0].text for result in agent.state.context[-1].get_content_blocks("tool_result")]

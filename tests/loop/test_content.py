@@ -24,8 +24,7 @@ from agentrt.middleware import Limited, When
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolContext, ToolResponse
 from agentrt.types import IncomingContent
-from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, short
-from tests.loop.test_round_tools import Elsewhere, results
+from tests.loop.helpers import Elsewhere, add, agent_of, call, confirmation_of, items_of, results, short
 
 
 class Look(MiddlewareBase):

@@ -23,8 +23,8 @@ from agentrt.event import ExternalExecutionResultEvent
 from agentrt.message import AssistantMsg, TextBlock, ToolCallBlock, ToolResultBlock, ToolResultState
 from agentrt.model import ChatModelBase, ChatResponse, ScriptedChatModel
 from agentrt.state import InMemoryStateStore, ReplyContext
-from agentrt.tool import FunctionTool, ToolBase, ToolResponse
-from tests.loop.helpers import add, agent_of, call, confirmation_of
+from agentrt.tool import FunctionTool, ToolResponse
+from tests.loop.helpers import Elsewhere, add, agent_of, call, confirmation_of
 
 
 async def wait_for_what_is_cancelled() -> str:
@@ -262,15 +262,6 @@ class CancelledSave(InMemoryStateStore):
             self.scope.cancel()
             self.scope = None
             await anyio.lowlevel.checkpoint()
-
-
-class Elsewhere(ToolBase):
-    name = "elsewhere"
-    is_external_tool = True
-    input_schema = {"type": "object", "properties": {}}  # noqa: RUF012
-
-    def __init__(self, *, ask=False):
-        self.ask = ask
 
 
 async def test_an_external_result_is_on_record_from_the_first_save():

@@ -13,7 +13,7 @@ from agentrt.message import AssistantMsg, HintBlock, TextBlock, ToolCallBlock, T
 from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import ToolChunk, ToolResponse
-from tests.loop.helpers import add, agent_of, call, items_of, order_of, rebuilt, short
+from tests.loop.helpers import AgainReply, AgainRound, add, agent_of, call, items_of, order_of, rebuilt, short
 
 
 async def test_a_short_circuit_is_announced_and_kept_with_its_input():
@@ -81,16 +81,7 @@ async def test_an_error_of_a_layer_is_raised_after_one_end():
 
 
 async def test_a_reply_that_a_layer_starts_again_counts_once():
-    class Again(MiddlewareBase):
-        async def on_reply(self, agent, input_kwargs, next_handler):
-            try:
-                async for item in next_handler():
-                    yield item
-            except ConnectionError:
-                async for item in next_handler():
-                    yield item
-
-    agent = agent_of([["half ", ConnectionError("cut")], "whole"], middlewares=[Again()])
+    agent = agent_of([["half ", ConnectionError("cut")], "whole"], middlewares=[AgainReply()])
     items = await items_of(agent)
     assert [message.role for message in agent.state.context] == ["user", "assistant"]
     assert agent.state.context[-1].get_text_content() == "whole"
@@ -118,16 +109,7 @@ async def test_a_reply_started_again_forgets_output_of_running_tools():
 
 
 async def test_a_round_that_a_layer_starts_again_shows_no_text_twice():
-    class Again(MiddlewareBase):
-        async def on_reasoning(self, agent, input_kwargs, next_handler):
-            try:
-                async for item in next_handler():
-                    yield item
-            except ConnectionError:
-                async for item in next_handler():
-                    yield item
-
-    agent = agent_of([["half ", ConnectionError("cut")], "whole"], middlewares=[Again()])
+    agent = agent_of([["half ", ConnectionError("cut")], "whole"], middlewares=[AgainRound()])
     items = await items_of(agent)
     assert rebuilt(items) == agent.state.context[-1]
     assert agent.state.context[-1].get_text_content() == "whole"

@@ -9,13 +9,9 @@ from agentrt.agent import ReActAgent
 from agentrt.errors import ChainError
 from agentrt.model import ScriptedChatModel
 from agentrt.tool import FunctionTool, ToolBase, ToolChoice
-from tests.loop.helpers import add, agent_of, call
+from tests.loop.helpers import Elsewhere, add, agent_of, call, multiply, offered, results
 
 SCHEMA = {"type": "function", "function": {"name": "unheard_of", "description": "", "parameters": {}}}
-
-
-async def multiply(a: int, b: int) -> int:
-    return a * b
 
 
 class Pass(MiddlewareBase):
@@ -30,26 +26,12 @@ class Pass(MiddlewareBase):
         return await next_handler(**{key: make(input_kwargs) for key, make in self.values.items()})
 
 
-class Elsewhere(ToolBase):
-    name = "elsewhere"
-    is_external_tool = True
-    input_schema: ClassVar = {"type": "object", "properties": {}}
-
-
 def adds(*tools: Any) -> Pass:
     return Pass(tools=lambda values: [*values["tools"], *tools])
 
 
 def chooses(**choice: Any) -> Pass:
     return Pass(tool_choice=lambda values: ToolChoice(**choice))
-
-
-def offered(agent: Agent) -> list[list[str]]:
-    return [[tool["function"]["name"] for tool in made.tools] for made in agent.model.calls]
-
-
-def results(agent: Agent) -> list[str]:
-    return [result.output[0].text for result in agent.state.context[-1].get_content_blocks("tool_result")]
 
 
 async def test_choice_made_in_on_model_call_narrows_the_offered_tools():

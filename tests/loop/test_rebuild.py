@@ -37,7 +37,7 @@ from agentrt.model import ChatResponse, ScriptedChatModel
 from agentrt.state import InMemoryStateStore
 from agentrt.tool import FunctionTool, ToolContext
 from agentrt.types import ToolChunk, ToolResponse
-from tests.loop.helpers import add, agent_of, call, items_of, rebuilt, short
+from tests.loop.helpers import AgainReply, AgainRound, add, agent_of, call, items_of, rebuilt, short
 
 # What every reply owes
 
@@ -301,30 +301,6 @@ class Retry(MiddlewareBase):
 
         result = await next_handler()
         return result if isinstance(result, ChatResponse) else stream(result)
-
-
-class AgainRound(MiddlewareBase):
-    """Starts a failed round again, once."""
-
-    async def on_reasoning(self, agent, input_kwargs, next_handler):
-        try:
-            async for item in next_handler():
-                yield item
-        except ConnectionError:
-            async for item in next_handler():
-                yield item
-
-
-class AgainReply(MiddlewareBase):
-    """Starts a failed reply again, once."""
-
-    async def on_reply(self, agent, input_kwargs, next_handler):
-        try:
-            async for item in next_handler():
-                yield item
-        except ConnectionError:
-            async for item in next_handler():
-                yield item
 
 
 class Judge(MiddlewareBase):

@@ -1,7 +1,5 @@
 """The tools of a round as layers of on_tools leave them, in every process that has a part in the reply."""
 
-from typing import ClassVar
-
 import pytest
 
 from agentrt import Agent, AgentState, MiddlewareBase
@@ -12,23 +10,12 @@ from agentrt.message import ToolResultBlock
 from agentrt.model import ScriptedChatModel
 from agentrt.permission import PermissionContext
 from agentrt.state import InMemoryStateStore
-from agentrt.tool import FunctionTool, ToolBase, ToolGroup, Toolkit
-from tests.loop.helpers import add, agent_of, call, confirmation_of, elsewhere
+from agentrt.tool import FunctionTool, ToolGroup, Toolkit
+from tests.loop.helpers import Elsewhere, add, agent_of, call, confirmation_of, elsewhere, multiply, offered, results
 
 
 class Killed(BaseException):
     """The process has died."""
-
-
-async def multiply(a: int, b: int = 2) -> int:
-    return a * b
-
-
-class Elsewhere(ToolBase):
-    name = "elsewhere"
-    is_external_tool = True
-    max_output = 400_000
-    input_schema: ClassVar = {"type": "object", "properties": {}}
 
 
 class Tools(MiddlewareBase):
@@ -45,14 +32,6 @@ class Tools(MiddlewareBase):
 
 def adds(*tools):
     return Tools(lambda current: [*current, *tools])
-
-
-def offered(agent: Agent) -> list[list[str]]:
-    return [[tool["function"]["name"] for tool in made.tools] for made in agent.model.calls]
-
-
-def results(agent: Agent) -> list[str]:
-    return [result.output[0].text for result in agent.state.context[-1].get_content_blocks("tool_result")]
 
 
 def test_without_layers_the_entry_is_the_core():
