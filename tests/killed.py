@@ -21,8 +21,6 @@ needs_fork = pytest.mark.skipif(sys.platform == "win32", reason="there is neithe
 
 
 class TellingStore(FileStateStore):
-    """Tells before and after each save."""
-
     def __init__(self, directory: Path, reach: Reach) -> None:
         super().__init__(directory)
         self.reach = reach

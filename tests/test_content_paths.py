@@ -89,8 +89,6 @@ async def hint(context: ToolContext) -> str:
 
 
 class Deny(MiddlewareBase):
-    """Denies the calls of one tool."""
-
     inherited = True
 
     async def on_check_permission(self, agent, input_kwargs, next_handler):
@@ -113,8 +111,6 @@ class Continue(MiddlewareBase):
 
 
 class Find(MiddlewareBase):
-    """Adds to requests what it finds."""
-
     inherited = True
 
     def __init__(self, source: Any) -> None:

@@ -21,8 +21,6 @@ from tests.loop.helpers import add, call, confirmation_of
 
 
 class Counting(MiddlewareBase):
-    """Counts how often each hook fires."""
-
     def __init__(self) -> None:
         self.fired: Counter[str] = Counter()
 
@@ -121,7 +119,6 @@ async def agent_in_a_function(layer: Counting) -> None:
     inner = two_rounds(layer)
 
     async def delegate(task: str) -> str:
-        """Hand a task to another agent."""
         return (await inner.reply(task)).get_text_content() or ""
 
     outer = ScriptedChatModel([[call("1", "delegate", task="add")], "done"])
@@ -221,8 +218,6 @@ async def observe(layer: Counting) -> None:
 
 
 class Polite(Agent):
-    """Replies as any agent, and thanks."""
-
     async def reply(self, inputs=None, structured_schema=None):
         answer = await super().reply(inputs, structured_schema)
         return UserMsg(answer.name, f"{answer.get_text_content()}, thank you")

@@ -14,8 +14,6 @@ async def search_web(query: str) -> str:
 
 
 class Echo(SubAgentBase):
-    """Answers with the task, and keeps it."""
-
     made: ClassVar[list["Echo"]] = []
 
     def __init__(self, **injected: Any) -> None:

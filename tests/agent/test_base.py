@@ -33,8 +33,6 @@ class Echo(AgentBase):
 
 
 class Patient(Echo):
-    """Waits for ever, and says when it does."""
-
     def __init__(self) -> None:
         super().__init__()
         self.waits = anyio.Event()

@@ -24,8 +24,6 @@ async def post(url: str) -> str:
 
 
 class Listing(SubAgentBase):
-    """Answers with the names of its tools."""
-
     tools = (fetch,)
 
     async def reply(self, msg: Msg) -> Msg:

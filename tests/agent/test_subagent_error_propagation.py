@@ -21,8 +21,6 @@ CANARY = "canary" + "-7f3a"
 
 
 class Failing(SubAgentBase):
-    """Fails in the way that its task names."""
-
     async def reply(self, msg: Msg) -> Msg:
         kind = msg.get_text_content()
         if kind == "error":

@@ -15,8 +15,6 @@ from tests.loop.helpers import call
 
 
 class Writer(SubAgentBase):
-    """Writes to the path that its task names."""
-
     async def reply(self, msg: Msg) -> Msg:
         assert self.workspace is not None
         try:

@@ -277,8 +277,6 @@ class Leave(MiddlewareBase):
 
 
 class More(MiddlewareBase):
-    """Adds items of its own at the end."""
-
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             yield item
@@ -402,8 +400,6 @@ async def test_stream_closes_at_the_end_if_next_handler_is_still_held() -> None:
 
 
 class BadCleanUp(MiddlewareBase):
-    """Raises while it is being closed."""
-
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         try:
             async for item in next_handler():

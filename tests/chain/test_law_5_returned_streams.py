@@ -134,8 +134,6 @@ async def test_layer_that_raises_after_getting_a_stream_closes_it(agent: Log) ->
 
 
 class Wait(MiddlewareBase):
-    """Is cancelled while it has a stream."""
-
     async def on_model_call(self, agent, input_kwargs, next_handler):
         await next_handler()
         agent.scope.cancel()

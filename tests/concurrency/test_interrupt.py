@@ -38,11 +38,9 @@ class Stage:
         return "went on"
 
     async def wait_in_context(self, context: ToolContext) -> str:
-        """Wait for ever, beside the reader."""
         return await self.wait()
 
     async def stream(self):
-        """Say something, then wait for ever."""
         yield "some output"
         yield await self.wait()
 
@@ -552,7 +550,6 @@ async def test_tool_that_swallows_and_waits_again_is_cancelled_again(monkeypatch
     swallowed = []
 
     async def stubborn() -> str:
-        """Give up at the third time."""
         for _ in range(3):
             try:
                 await stage.wait()
@@ -757,7 +754,6 @@ async def test_asyncio_timeout_in_the_same_moment_raises_its_timeout(where, stag
 
 async def test_scope_inside_a_tool_does_not_catch_the_interruption(stage):
     async def patient() -> str:
-        """Wait, at most for a minute."""
         with anyio.move_on_after(60):
             return await stage.wait()
         return "a minute went by"

@@ -51,8 +51,6 @@ class Asking(MiddlewareBase):
 
 
 class Watching(MiddlewareBase):
-    """Sees each call of the model."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[bool, int, Any]] = []
 

@@ -37,8 +37,6 @@ class Marking(MiddlewareBase):
 
 
 class Noting(MiddlewareBase):
-    """Counts the replies of a conversation."""
-
     async def on_reply(self, agent, input_kwargs, next_handler):
         data = agent.state_of(self)
         data["replies"] = data.get("replies", 0) + 1

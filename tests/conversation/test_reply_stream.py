@@ -541,7 +541,6 @@ async def test_of_two_answers_to_one_state_only_one_is_taken():
     ran: list[int] = []
 
     async def careful(a: int) -> str:
-        """Do it, if a person says so."""
         ran.append(a)
         await anyio.lowlevel.checkpoint()
         return "done"

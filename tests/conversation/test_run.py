@@ -37,8 +37,6 @@ FOR_HOOKS = {
 
 
 class Looking(MiddlewareBase):
-    """Keeps what it sees of the reply."""
-
     def __init__(self) -> None:
         self.runs: list[Any] = []
 

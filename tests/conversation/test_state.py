@@ -14,8 +14,6 @@ from tests.loop.helpers import add, agent_of, call, elsewhere, items_of, short
 
 
 class Witness(InMemoryStateStore):
-    """Notes what each saved state held."""
-
     def __init__(self) -> None:
         super().__init__()
         self.log: list[str] = []

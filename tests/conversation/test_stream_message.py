@@ -155,7 +155,6 @@ async def test_text_is_not_that_of_other_replies() -> None:
     inner = agent_of(["from inside"])
 
     async def ask(context: ToolContext) -> str:
-        """Ask another agent, and show what it says."""
         async with inner.reply_stream("go") as events:
             async for event in events:
                 context.emit(event)

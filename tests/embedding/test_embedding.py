@@ -28,8 +28,6 @@ from tests.model.wire_openai import HANG, KEY, URL, Answer, Server, error, json_
 
 
 class Gives(EmbeddingModelBase):
-    """Gives what it is told to."""
-
     max_seconds = 0.05
 
     def __init__(self, answer: Callable[[list[str]], Any]) -> None:

@@ -28,8 +28,6 @@ HANDLE = re.compile(r"<\w+_\d+_[0-9a-f]{8}>")
 
 
 class HoldMail(MiddlewareBase):
-    """Holds the results of one tool back."""
-
     inherited = True
 
     async def on_content(self, agent: Agent, content: IncomingContent) -> IncomingContent:

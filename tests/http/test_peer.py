@@ -25,8 +25,6 @@ SHORT = 0.05  # seconds, for time limits that are meant to pass
 
 
 class Recorder(httpx2.AsyncBaseTransport):
-    """Answers "ok", and keeps the requests."""
-
     def __init__(self, answer: Callable[[httpx2.Request], httpx2.Response] | None = None) -> None:
         self.requests: list[httpx2.Request] = []
         self._answer = answer or (lambda _: httpx2.Response(200, content=b"ok"))

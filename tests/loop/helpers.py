@@ -45,8 +45,6 @@ class Passing(MiddlewareBase):
 
 
 class AgainRound(MiddlewareBase):
-    """Starts a failed round again, once."""
-
     async def on_reasoning(self, agent, input_kwargs, next_handler):
         try:
             async for item in next_handler():
@@ -57,8 +55,6 @@ class AgainRound(MiddlewareBase):
 
 
 class AgainReply(MiddlewareBase):
-    """Starts a failed reply again, once."""
-
     async def on_reply(self, agent, input_kwargs, next_handler):
         try:
             async for item in next_handler():
@@ -79,8 +75,6 @@ class Elsewhere(ToolBase):
 
 
 class Even(BaseModel):
-    """A form that refuses odd numbers."""
-
     n: int
 
     @field_validator("n")

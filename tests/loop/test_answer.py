@@ -49,8 +49,6 @@ FORM = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 
 
 class OnReply(MiddlewareBase):
-    """Does in on_reply what it is given."""
-
     def __init__(self, play: Play) -> None:
         self.play = play
 
@@ -61,8 +59,6 @@ class OnReply(MiddlewareBase):
 
 
 class OnReasoning(MiddlewareBase):
-    """Does in on_reasoning what it is given."""
-
     def __init__(self, play: Play) -> None:
         self.play = play
 

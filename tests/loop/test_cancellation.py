@@ -35,7 +35,6 @@ class Waiting:
         return "never"
 
     async def wait_in_context(self, context: ToolContext) -> str:
-        """Wait for ever, beside the reader."""
         return await self.wait()
 
 
@@ -91,7 +90,6 @@ async def test_a_plain_function_in_a_thread_does_not_block_the_loop():
     threads: list[int] = []
 
     def block() -> str:
-        """Block until the event loop has ticked."""
         threads.append(threading.get_ident())
         return "the loop ticked" if ticked.wait(30) else "the loop stood still"
 

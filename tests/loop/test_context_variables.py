@@ -130,7 +130,6 @@ class Setters:
         return name
 
     async def stream(self, name: str):
-        """Set before each of two pieces."""
         self.note_and_set(name)
         yield name
         self.note_and_set(name)

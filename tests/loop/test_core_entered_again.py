@@ -35,7 +35,6 @@ async def resumed(taken: int, ran: list[int]) -> tuple[Agent, list[AgentEvent], 
     """Approve a call in such an agent; return the events from then on, and the message rebuilt from all of them."""
 
     async def careful(number: int) -> str:
-        """Do something that must not be done twice."""
         ran.append(number)
         return "done"
 

@@ -28,7 +28,6 @@ from tests.loop.helpers import Elsewhere, add, agent_of, call, confirmation_of
 
 
 async def wait_for_what_is_cancelled() -> str:
-    """Await a task that is cancelled already."""
     task = asyncio.ensure_future(asyncio.Event().wait())
     await asyncio.sleep(0)
     task.cancel()

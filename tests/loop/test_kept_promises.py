@@ -112,8 +112,6 @@ async def test_a_save_that_fails_on_top_of_a_failure_logs_neither_text(caplog):
 
 
 class Snapshots(InMemoryStateStore):
-    """Keeps every state that it was given."""
-
     def __init__(self):
         super().__init__()
         self.taken = []

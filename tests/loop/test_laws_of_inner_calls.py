@@ -37,8 +37,6 @@ ASKING = 3
 
 
 class Audit(MiddlewareBase):
-    """Count what each hook sees of calls."""
-
     def __init__(self) -> None:
         self.seen: Counter[tuple[str, str]] = Counter()
 

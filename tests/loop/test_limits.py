@@ -153,7 +153,6 @@ async def wait_in_context(context: ToolContext) -> str:
 
 
 async def stream():
-    """Wait for ever, and say so."""
     yield "I wait"
     await anyio.sleep_forever()
 

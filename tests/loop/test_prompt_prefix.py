@@ -27,8 +27,6 @@ ADD = {"type": "function", "function": {"name": "add", "parameters": {}}}
 
 
 class Watch(MiddlewareBase):
-    """Keeps what has moved in each request."""
-
     def __init__(self):
         self.moved = []
 
@@ -38,8 +36,6 @@ class Watch(MiddlewareBase):
 
 
 class Clock(MiddlewareBase):
-    """Tells the time in the system prompt."""
-
     rewrites = ("system",)
 
     def __init__(self):

@@ -219,7 +219,6 @@ class Tools:
         return "told"
 
     async def draw(self) -> Any:
-        """Draw a picture in two pieces."""
         for piece in (b"one", b"two"):
             source = Base64Source(base64.b64encode(piece).decode(), "image/png")
             yield ToolChunk([DataBlock(source, "a.png", "drawn"), TextBlock("drawing ", "said")])
@@ -237,8 +236,6 @@ class Tools:
 
 
 class Hint(MiddlewareBase):
-    """Asks for another round, twice in each reply."""
-
     async def on_reply(self, agent, input_kwargs, next_handler):
         hints = iter(["sure?", "quite sure?"])
         async for item in next_handler():
@@ -789,8 +786,6 @@ async def test_a_layer_may_speak_for_itself_and_ask_the_model_as_well():
 
 
 class Responding(MiddlewareBase):
-    """Answers a call in the tool's place."""
-
     def __init__(self, response: ToolResponse) -> None:
         self.response = response
 
@@ -910,7 +905,6 @@ async def test_a_retry_of_another_agent_withdraws_nothing_here():
     inner = agent_of([["half ", ConnectionError("cut")], "whole"], middlewares=[Retry()])
 
     async def delegate(context: ToolContext) -> str:
-        """Ask another agent, and pass on its retries."""
         async with inner.reply_stream("go") as events:
             async for event in events:
                 if isinstance(event, ModelCallRetryEvent):

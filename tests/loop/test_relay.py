@@ -38,7 +38,6 @@ _add.__name__ = "add"
 
 
 async def delegate(context: ToolContext) -> str:
-    """Ask a child, and pass its events on."""
     final = None
     async with child().reply_stream("go", yield_final_msg=True) as stream:
         async for item in stream:

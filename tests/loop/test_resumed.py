@@ -30,8 +30,6 @@ from tests.loop.helpers import add, agent_of, call, confirmation_of, elsewhere, 
 
 
 class Speaks(MiddlewareBase):
-    """Says something before the reply goes on."""
-
     async def on_reply(self, agent, input_kwargs, next_handler):
         yield CustomEvent("first")
         async for item in next_handler():
@@ -39,8 +37,6 @@ class Speaks(MiddlewareBase):
 
 
 class Adds(MiddlewareBase):
-    """Says something more after each end."""
-
     async def on_reply(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             yield item
@@ -61,7 +57,6 @@ LAYERS = pytest.mark.parametrize(
 
 
 async def careful(a: int) -> int:
-    """Do it, if a person says so."""
     return a
 
 
@@ -202,7 +197,6 @@ async def test_a_layer_may_resume_a_resumed_reply_again():
     runs: list[int] = []
 
     async def careful(a: int) -> str:
-        """Do it, if the user says so."""
         runs.append(a)
         return f"did {a}"
 
@@ -411,7 +405,6 @@ async def test_the_same_id_in_two_conversations_is_two_replies():
     inner = Agent("inner", "", ScriptedChatModel(["inner"]), when_busy="wait")
 
     async def delegate() -> str:
-        """Ask the other one under the same id."""
         return (await inner.reply("go", reply_id="k")).get_text_content() or ""
 
     outer = agent_of([[call("1", "delegate")], "outer"], delegate, when_busy="wait")

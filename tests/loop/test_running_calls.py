@@ -20,8 +20,6 @@ pytestmark = pytest.mark.anyio
 
 
 class Ask(ToolBase):
-    """Ask some questions, and say what was answered."""
-
     name = "ask"
     is_resumable = True
 

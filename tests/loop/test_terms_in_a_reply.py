@@ -33,8 +33,6 @@ async def extra() -> str:
 
 
 class Extra(MiddlewareBase):
-    """Brings a tool, and notes what it sees."""
-
     def __init__(self) -> None:
         self.seen: list[str] = []
 

@@ -74,8 +74,6 @@ class Most(Random):
 
 
 class Clock:
-    """A clock that a test sets."""
-
     def __init__(self) -> None:
         self.now = 1_000.0
 

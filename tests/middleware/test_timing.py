@@ -14,8 +14,6 @@ from tests.middleware.fake_time import Clock
 
 
 class Spend:
-    """Advances the clock of the test."""
-
     def __init__(self) -> None:
         self.clock = Clock()
 

@@ -22,8 +22,6 @@ PIECES: list[ContentBlock] = [
 
 
 class Pieces(ChatModelBase):
-    """Streams the pieces, and no last response."""
-
     def __init__(self, pieces: list[ContentBlock]) -> None:
         super().__init__(model="pieces")
         self.pieces = pieces

@@ -40,8 +40,6 @@ def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Server:
-    """Refuses every request, and remembers it."""
-
     def __init__(self) -> None:
         self.url = ""
         self.headers: dict[str, str] = {}

@@ -48,8 +48,6 @@ BY_ANSWER = {
 
 
 class Run(ToolBase):
-    """A tool that answers as it is told."""
-
     name = "run"
     input_schema = {"type": "object", "properties": {"command": {"type": "string"}}}  # noqa: RUF012
 

@@ -37,8 +37,6 @@ class Deaf(Speaker):
 
 
 class Failing(AgentBase):
-    """Fails to answer, once it is asked to."""
-
     def __init__(self, name: str, error: BaseException, go: anyio.Event | None = None) -> None:
         super().__init__(name=name)
         self.error = error

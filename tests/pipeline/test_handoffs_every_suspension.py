@@ -74,8 +74,6 @@ async def test_a_team_is_whole_after_any_fault_at_any_place(ask: bool, fault: st
 
 
 class Recording(InMemoryStateStore):
-    """Keeps each state that was saved."""
-
     def __init__(self) -> None:
         super().__init__()
         self.saved: list[str] = []

@@ -26,8 +26,6 @@ ASYNCIO = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 class Stuck(Printer):
-    """Prints its text, then waits for ever."""
-
     def __init__(self, name: str, text: str = "stuck") -> None:
         super().__init__(name, text)
         self.waiting = Waiting(name)

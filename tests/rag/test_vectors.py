@@ -193,8 +193,6 @@ def test_a_killed_write_leaves_no_half_document(tmp_path: Path) -> None:
 
 
 class Means(HashingEmbedding):
-    """Knows that some words mean the same."""
-
     def _vector(self, text: str) -> list[float]:
         return super()._vector(text.lower().replace("automobile", "car").replace("fast", "quick"))
 

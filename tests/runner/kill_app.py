@@ -25,7 +25,6 @@ def note(what: str, context: ToolContext) -> None:
 
 def make_tool(name: str) -> FunctionTool:
     async def run(context: ToolContext) -> str:
-        """Do something that must not be done twice."""
         note("begun", context)
         await anyio.sleep(SECONDS)
         note("done", context)

@@ -63,8 +63,6 @@ async def test_no_layer_keeps_anything_from_the_record(store: InMemoryStateStore
 
 
 class SameAgain(MiddlewareBase):
-    """Builds each message anew, and changes nothing."""
-
     inherited = False
     rewrites = ("history",)
 

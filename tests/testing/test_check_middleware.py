@@ -803,8 +803,6 @@ async def test_the_authors_conversation_is_disturbed_as_well():
 
 
 class CountsAllEvents(MiddlewareBase):
-    """Counts the events of whatever reply they are."""
-
     async def on_reply(self, agent, input_kwargs, next_handler):
         async for item in next_handler():
             data = agent.state_of(self)

@@ -244,8 +244,6 @@ async def test_copy_of_a_toolkit_with_an_open_toolset_is_not_open() -> None:
 
 
 class Relay(ToolBase):
-    """Calls other tools, and says which."""
-
     name = "relay"
 
     def __init__(self, *tools: ToolBase | Toolset) -> None:

@@ -101,8 +101,6 @@ def test_merged_layers_are_in_an_order_whenever_one_exists(
 
 
 class Own(MiddlewareBase):
-    """A layer that is one agent's own."""
-
     async def on_system_prompt(self, agent: Any, current_prompt: str) -> str:
         return current_prompt
 

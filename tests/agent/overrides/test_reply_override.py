@@ -17,8 +17,6 @@ from tests.loop.helpers import add, agent_of, call, confirmation_of, items_of, r
 
 
 class Polite(Agent):
-    """Answers as any agent does, and thanks."""
-
     async def reply(self, inputs=None, structured_schema=None):
         answer = await super().reply(inputs, structured_schema)
         return Msg(self.name, f"{answer.get_text_content()}, thank you", "assistant", id=answer.id)

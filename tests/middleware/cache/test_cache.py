@@ -124,8 +124,6 @@ class Echo(ChatModelBase):
 
 
 class Change(MiddlewareBase):
-    """Changes one value of each request."""
-
     def __init__(self, **values: Any) -> None:
         self.values = values
 

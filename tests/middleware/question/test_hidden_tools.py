@@ -33,8 +33,6 @@ from tests.middleware.question.layers import (
 
 
 class Note(ToolBase):
-    """Note something, for a layer alone."""
-
     name = "note"
     is_hidden = True
 

@@ -20,8 +20,6 @@ from agentrt.model import ChatModelBase, ChatResponse
 
 
 class Endless(ChatModelBase):
-    """Streams one word after the other."""
-
     def __init__(self) -> None:
         super().__init__(model="endless", stream=True)
 

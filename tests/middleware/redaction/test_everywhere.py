@@ -44,8 +44,6 @@ def secret(place: str) -> str:
 
 
 class Wire(MiddlewareBase):
-    """Keeps every request that is sent."""
-
     inherited = True
 
     def __init__(self) -> None:

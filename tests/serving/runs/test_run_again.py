@@ -21,8 +21,6 @@ REPLAY = "/api/runs/main/r1/replay"
 
 
 class Guard(MiddlewareBase):
-    """Denies each call of `pay`, in sub-agents too."""
-
     inherited = True
 
     async def on_check_permission(self, agent, input_kwargs, next_handler):

@@ -98,8 +98,6 @@ class Delay(MiddlewareBase):
 
 
 class Shorten(MiddlewareBase):
-    """Shortens tool results before the model reads them."""
-
     inherited = True
     rewrites = ("history",)
 
