@@ -223,19 +223,18 @@ async def test_a_result_that_is_too_long_is_malformed(server: BatchServer) -> No
         await batch.wait()
 
 
-async def test_a_batch_of_another_program_is_malformed(server: BatchServer) -> None:
-    batch = await submit("anthropic", server)
-    line = b'{"custom_id": "mine", "result": {}}'
-    server.before = lambda method, path: (200, line) if path.endswith("/results") else None
-    with pytest.raises(Malformed, match="the key 'mine'"):
-        await batch.wait()
-
-
-async def test_a_result_of_no_request_is_malformed(server: BatchServer) -> None:
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"custom_id": "mine", "result": {}}', "the key 'mine'"),
+        (b'{"custom_id": "request-2", "result": {"type": "canceled"}}', "has 2 requests, and a result of request 2"),
+    ],
+    ids=["another program's", "no request's"],
+)
+async def test_a_result_that_belongs_elsewhere_is_malformed(server: BatchServer, line: bytes, words: str) -> None:
     batch = await submit("anthropic", server, 2)
-    line = b'{"custom_id": "request-2", "result": {"type": "canceled"}}'
     server.before = lambda method, path: (200, line) if path.endswith("/results") else None
-    with pytest.raises(Malformed, match="has 2 requests, and a result of request 2"):
+    with pytest.raises(Malformed, match=words):
         await batch.wait()
 
 
