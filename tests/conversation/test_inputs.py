@@ -63,31 +63,34 @@ def test_run_sync_takes_a_dict():
     assert agent.run_sync({"role": "user", "content": "Hi"}).get_text_content() == "Hello."
 
 
+class Sees(MiddlewareBase):
+    """Keeps each input and each message observed."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    async def on_reply(self, agent, input_kwargs, next_handler):
+        self.seen.append(input_kwargs["inputs"])
+        async for item in next_handler():
+            yield item
+
+    async def on_observe(self, agent, input_kwargs, next_handler):
+        self.seen.append(input_kwargs["msg"])
+        await next_handler()
+
+
 async def test_layers_see_messages_whatever_the_caller_wrote():
-    seen: list[Any] = []
-
-    class Sees(MiddlewareBase):
-        async def on_reply(self, agent, input_kwargs, next_handler):
-            seen.append(input_kwargs["inputs"])
-            async for item in next_handler():
-                yield item
-
-        async def on_observe(self, agent, input_kwargs, next_handler):
-            seen.append(input_kwargs["msg"])
-            await next_handler()
-
-    agent = agent_of(["Hello."] * 3, middlewares=[Sees()])
+    layer = Sees()
+    agent = agent_of(["Hello."] * 3, middlewares=[layer])
     for inputs in ("Hi", {"role": "user", "content": "Hi"}):
         await agent.reply(inputs)
         await agent.observe(inputs)
-    assert [message.content for message in seen] == ["Hi"] * 4
+    assert [message.content for message in layer.seen] == ["Hi"] * 4
     await agent.reply(["Hi"])
-    assert [message.content for message in seen[-1]] == ["Hi"]
+    assert [message.content for message in layer.seen[-1]] == ["Hi"]
 
 
 async def test_a_dict_passed_on_by_a_layer_is_a_message_further_in():
-    seen: list[Any] = []
-
     class Changes(MiddlewareBase):
         async def on_reply(self, agent, input_kwargs, next_handler):
             async for item in next_handler(inputs={"role": "user", "content": "Changed"}):
@@ -96,21 +99,12 @@ async def test_a_dict_passed_on_by_a_layer_is_a_message_further_in():
         async def on_observe(self, agent, input_kwargs, next_handler):
             await next_handler(msg={"role": "user", "content": "Changed"})
 
-    class Sees(MiddlewareBase):
-        async def on_reply(self, agent, input_kwargs, next_handler):
-            seen.append(input_kwargs["inputs"])
-            async for item in next_handler():
-                yield item
-
-        async def on_observe(self, agent, input_kwargs, next_handler):
-            seen.append(input_kwargs["msg"])
-            await next_handler()
-
-    agent = agent_of(["Hello."], middlewares=[Changes(), Sees()])
+    layer = Sees()
+    agent = agent_of(["Hello."], middlewares=[Changes(), layer])
     await agent.reply("Hi")
     await agent.observe("Hi")
-    assert kept(seen) == [("user", "user", "Changed")] * 2
-    assert kept([agent.state.context[0], agent.state.context[2]]) == kept(seen)
+    assert kept(layer.seen) == [("user", "user", "Changed")] * 2
+    assert kept([agent.state.context[0], agent.state.context[2]]) == kept(layer.seen)
 
 
 async def test_a_layer_that_passes_on_a_wrong_dict_is_named():

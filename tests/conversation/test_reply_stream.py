@@ -325,14 +325,15 @@ async def test_run_between_replies_says_whom_it_is_for():
         _ = agent_of([]).run
 
 
-def test_a_missing_super_init_is_told_at_first_use():
-    class Mine(Agent):
-        def __init__(self) -> None:
-            self.colour = "red"
+class NotSetUp(Agent):
+    def __init__(self) -> None:
+        self.colour = "red"
 
+
+def test_a_missing_super_init_is_told_at_first_use():
     with pytest.raises(UsageError) as caught:
-        Mine().run_sync("go")
-    assert str(caught.value) == "Mine.__init__() did not call super().__init__(): call it there first"
+        NotSetUp().run_sync("go")
+    assert str(caught.value) == "NotSetUp.__init__() did not call super().__init__(): call it there first"
 
 
 async def test_a_subclass_may_have_a_conversation_of_its_own():
@@ -350,12 +351,8 @@ async def test_a_subclass_may_have_a_conversation_of_its_own():
     "name", ["chains", "live_conversation", "model", "msg_queue", "name", "reply_id", "run", "state"]
 )
 def test_every_attribute_tells_of_a_missing_super_init(name):
-    class Mine(Agent):
-        def __init__(self) -> None:
-            self.colour = "red"
-
-    with pytest.raises(UsageError, match=r"Mine\.__init__\(\) did not call super\(\)\.__init__\(\)"):
-        getattr(Mine(), name)
+    with pytest.raises(UsageError, match=r"NotSetUp\.__init__\(\) did not call super\(\)\.__init__\(\)"):
+        getattr(NotSetUp(), name)
 
 
 @pytest.mark.parametrize(

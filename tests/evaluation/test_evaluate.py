@@ -87,25 +87,25 @@ async def test_an_agent_as_build_starts_each_trial_anew() -> None:
     assert not agent.state.context
 
 
+async def pay(amount: int = 0) -> str:
+    return "paid"
+
+
+build_payer = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
+
+
 @pytest.mark.parametrize(
     ("approve", "status", "state"),
     [(True, "completed", "success"), (False, "completed", "denied"), (None, "waiting", None)],
 )
 async def test_approve_answers_questions_about_calls(approve: bool | None, status: str, state: str | None) -> None:
-    async def pay() -> str:
-        return "paid"
-
-    build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
-    trial = await run_case(build, Case("Pay", approve=approve))
+    trial = await run_case(build_payer, Case("Pay", approve=approve))
     assert trial.run.status == status
     if state is not None:
         assert [use.state for use in trial.tool_uses] == [state]
 
 
 async def test_approve_may_be_a_function_of_the_call() -> None:
-    async def pay(amount: int) -> str:
-        return "paid"
-
     calls = [call("pay", "c1", amount=5), call("pay", "c2", amount=500)]
     build = answering(calls, "Done.", tools=[FunctionTool(pay, ask=True)])
     trial = await run_case(build, Case("Pay", approve=lambda block: "500" not in block.input))
@@ -114,33 +114,21 @@ async def test_approve_may_be_a_function_of_the_call() -> None:
 
 @pytest.mark.parametrize("answer", ["no", None])
 async def test_an_answer_that_is_not_a_bool_allows_no_call(answer: Any) -> None:
-    async def pay() -> str:
-        return "paid"
-
-    build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
-    trial = await run_case(build, Case("Pay", approve=lambda block: answer))
+    trial = await run_case(build_payer, Case("Pay", approve=lambda block: answer))
     assert "must return a bool" in str(trial.error)
     assert [use.state for use in trial.tool_uses] == [None]
 
 
 async def test_approve_may_be_a_coroutine_function() -> None:
-    async def pay() -> str:
-        return "paid"
-
     async def refuse(block: ToolCallBlock) -> bool:
         return False
 
-    build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
-    trial = await run_case(build, Case("Pay", approve=refuse))
+    trial = await run_case(build_payer, Case("Pay", approve=refuse))
     assert [str(use.state) for use in trial.tool_uses] == ["denied"]
 
 
 async def test_a_question_ends_a_trial_with_turns_left() -> None:
-    async def pay() -> str:
-        return "paid"
-
-    build = answering([call("pay")], "Done.", tools=[FunctionTool(pay, ask=True)])
-    trial = await run_case(build, Case(["Pay", "And now?"]))
+    trial = await run_case(build_payer, Case(["Pay", "And now?"]))
     assert (trial.error, len(trial.messages), len(trial.runs)) == (None, 1, 1)
 
 
