@@ -48,6 +48,11 @@ def asking(*names: str, **options: Any) -> Agent:
     return agent_of([[call("1", "ask", names=names)], "Done."], Ask(), **options)
 
 
+def result_of(agent: Agent) -> ToolResultBlock:
+    [result] = agent.state.context[-1].get_content_blocks("tool_result")
+    return result
+
+
 async def test_a_call_that_has_begun_asks_and_resumes_with_the_answer() -> None:
     agent = asking("a")
     assert await order_of(agent) == (
@@ -56,8 +61,7 @@ async def test_a_call_that_has_begun_asks_and_resumes_with_the_answer() -> None:
     assert await order_of(agent, confirmation_of(agent)) == (
         "RESULT_DELTA:1 RESULT_END:1(success) MS TX_START TX_DELTA TX_END ME RE(completed) Msg"
     )
-    [result] = agent.state.context[-1].get_content_blocks("tool_result")
-    assert result.text == "a=yes"
+    assert result_of(agent).text == "a=yes"
 
 
 async def test_the_question_has_a_path_and_says_why_it_is_asked() -> None:
@@ -91,7 +95,7 @@ async def test_a_partial_answer_wakes_the_call_and_asks_nothing_again() -> None:
     assert await order_of(agent, confirmation_of(agent, "1/b", confirmed=False)) == "Msg"
     assert [block.id for block in agent.waiting().tool_calls] == ["1/a"]
     await agent.reply(confirmation_of(agent))
-    assert agent.state.context[-1].get_content_blocks("tool_result")[0].text == "a=yes b=no"
+    assert result_of(agent).text == "a=yes b=no"
     assert [answers for _, answers in tool.entered] == [[], ["b"], ["a", "b"]]
 
 
@@ -114,7 +118,7 @@ async def test_an_external_question_takes_a_result() -> None:
     result = ToolResultBlock("1/a", "publish", "42")
     event = ExternalExecutionResultEvent(agent.waiting().reply_id, [result])
     await agent.reply(event)
-    assert agent.state.context[-1].get_content_blocks("tool_result")[0].text == "a=42"
+    assert result_of(agent).text == "a=42"
     await agent.reply(event)  # the same once more changes nothing
     with pytest.raises(ResumeError) as caught:
         await agent.reply(ExternalExecutionResultEvent(event.reply_id, [ToolResultBlock("1/a", "publish", "43")]))
@@ -129,7 +133,7 @@ async def test_a_parked_call_resumes_in_another_process() -> None:
         agent = agent_of(["Done."], Ask(), state=state)
         assert path in [block.id for block in agent.waiting().tool_calls]
         await agent.reply(confirmation_of(agent, path))
-    assert agent.state.context[-1].get_content_blocks("tool_result")[0].text == "a=yes b=yes"
+    assert result_of(agent).text == "a=yes b=yes"
 
 
 def code_of(caught: pytest.ExceptionInfo[ResumeError]) -> str:
@@ -203,7 +207,7 @@ async def test_a_late_yes_has_expired_and_a_late_no_has_not(monkeypatch: pytest.
         await agent.reply(confirmation_of(agent))
     assert code_of(caught) == "expired"
     await agent.reply(confirmation_of(agent, confirmed=False))
-    assert agent.state.context[-1].get_content_blocks("tool_result")[0].text == "a=no"
+    assert result_of(agent).text == "a=no"
 
 
 async def test_a_question_that_is_not_repeated_is_closed() -> None:
@@ -250,7 +254,7 @@ async def test_a_question_for_another_kind_of_answer_is_asked_anew() -> None:
         await agent.reply(late)
     assert code_of(caught) == "not_waiting"
     await agent.reply(ExternalExecutionResultEvent(event.reply_id, [ToolResultBlock("1/a", "publish", "42")]))
-    assert agent.state.context[-1].get_content_blocks("tool_result")[0].text == "42 yes"
+    assert result_of(agent).text == "42 yes"
 
 
 @pytest.mark.parametrize(
@@ -275,9 +279,8 @@ async def test_what_cannot_be_asked_makes_an_error_result(waits: Any) -> None:
 
     agent = agent_of([[call("1", "ask", names=[])], "Done."], Odd())
     await agent.reply("go")
-    [result] = agent.state.context[-1].get_content_blocks("tool_result")
-    assert result.state == "error"
-    assert "wanted to wait" in result.text
+    result = result_of(agent)
+    assert (result.state, "wanted to wait" in result.text) == ("error", True)
 
 
 async def test_a_tool_that_is_not_resumable_cannot_wait(caplog: pytest.LogCaptureFixture) -> None:
@@ -289,8 +292,7 @@ async def test_a_tool_that_is_not_resumable_cannot_wait(caplog: pytest.LogCaptur
 
     agent = agent_of([[call("1", "ask", names=[])], "Done."], Plain())
     await agent.reply("go")
-    [result] = agent.state.context[-1].get_content_blocks("tool_result")
-    assert result.state == "error"
+    assert result_of(agent).state == "error"
     assert "is_resumable = True" in caplog.text
 
 
@@ -300,7 +302,7 @@ async def test_a_tool_that_is_not_resumable_keeps_nothing() -> None:
 
     agent = agent_of([[call("1", "keep")], "Done."], keep)
     await agent.reply("go")
-    assert "is_resumable = True" in agent.state.context[-1].get_content_blocks("tool_result")[0].text
+    assert "is_resumable = True" in result_of(agent).text
 
 
 @pytest.mark.parametrize("with_store", [False, True])
@@ -328,7 +330,7 @@ async def test_a_call_that_keeps_too_much_is_named_with_the_size(monkeypatch: py
     monkeypatch.setattr(context_module, "_MAX_SAVED", 1_000)
     agent = agent_of([[call("1", "ask", names=[])], "Done."], Hoarding())
     await agent.reply("go")
-    [result] = agent.state.context[-1].get_content_blocks("tool_result")
+    result = result_of(agent)
     assert result.state == "error"
     assert "the tool 'ask' keeps 1,2" in result.text
     assert "a call may keep 1,000" in result.text
@@ -382,8 +384,7 @@ async def test_a_rule_that_came_meanwhile_holds_for_a_resumed_call() -> None:
     await items_of(agent)
     agent.state.permission_context.rules.append(PermissionRule("ask", behavior="deny"))
     await agent.reply(confirmation_of(agent))
-    [result] = agent.state.context[-1].get_content_blocks("tool_result")
-    assert result.state == "denied"
+    assert result_of(agent).state == "denied"
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
@@ -451,7 +452,7 @@ async def test_a_call_that_has_begun_is_not_said_to_have_done_nothing() -> None:
     agent.state.permission_context.rules.append(PermissionRule("ask", behavior="ask"))
     await agent.reply(confirmation_of(agent))
     agent.interrupt()
-    [result] = agent.state.context[-1].get_content_blocks("tool_result")
+    result = result_of(agent)
     assert (result.state, "not run" in result.text) == ("interrupted", False)
 
 

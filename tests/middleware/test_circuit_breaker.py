@@ -111,11 +111,12 @@ async def test_half_open_probes_limits_the_calls_let_through_at_a_time(probes: i
     assert found[-probes:] == ["back"] * probes
 
 
-async def test_a_cancelled_or_abandoned_probe_makes_room_for_another() -> None:
-    async def never(messages: Any, tools: Any) -> str:
-        await anyio.sleep_forever()
-        return ""
+async def never(messages: Any, tools: Any) -> str:
+    await anyio.sleep_forever()
+    return ""
 
+
+async def test_a_cancelled_or_abandoned_probe_makes_room_for_another() -> None:
     scene = Scene(Transient("1"), Transient("2"), never, ["half ", "of ", "it"], "back")
     await scene.ask_times(2)
     scene.clock.now += 31
@@ -129,10 +130,6 @@ async def test_a_cancelled_or_abandoned_probe_makes_room_for_another() -> None:
 
 
 async def test_a_hanging_probe_makes_room_for_another_after_a_while() -> None:
-    async def never(messages: Any, tools: Any) -> str:
-        await anyio.sleep_forever()
-        return ""
-
     scene = Scene(Transient("1"), Transient("2"), never, "back", "hello")
     await scene.ask_times(2)
     scene.clock.now += 31

@@ -41,6 +41,11 @@ async def test_the_event_loop_runs_while_a_line_is_awaited(keyboard):
     assert answers == ["late"]
 
 
+class Answers(list[str]):
+    async def ask(self, terminal) -> None:
+        self.append(await text_of(terminal))
+
+
 async def test_the_line_of_an_abandoned_question_answers_the_next_one(keyboard):
     terminal = keyboard.input()
     with anyio.CancelScope() as scope:
@@ -49,13 +54,9 @@ async def test_the_line_of_an_abandoned_question_answers_the_next_one(keyboard):
             await keyboard.is_read()
             scope.cancel()
     assert scope.cancelled_caught
-    answers = []
-
-    async def ask() -> None:
-        answers.append(await text_of(terminal))
-
+    answers = Answers()
     async with anyio.create_task_group() as group:
-        group.start_soon(ask)
+        group.start_soon(answers.ask, terminal)
         while keyboard.screen.count("> ") < 2:
             await checkpoint()
         keyboard.type("for the second")
@@ -99,14 +100,10 @@ async def test_a_timeout_of_the_callers_own_leaves_as_what_it_is(keyboard):
 
 async def test_questions_asked_at_once_are_asked_one_after_the_other(keyboard):
     terminal = keyboard.input()
-    answers = []
-
-    async def ask() -> None:
-        answers.append(await text_of(terminal))
-
+    answers = Answers()
     async with anyio.create_task_group() as group:
         for _ in range(3):
-            group.start_soon(ask)
+            group.start_soon(answers.ask, terminal)
         for number in range(3):
             await keyboard.is_read()
             await anyio.wait_all_tasks_blocked()
@@ -141,20 +138,16 @@ async def test_a_form_is_not_interrupted_by_another_question():
 
 async def test_a_question_abandoned_in_the_queue_blocks_no_other(keyboard):
     terminal = keyboard.input()
-    answers = []
-
-    async def ask() -> None:
-        answers.append(await text_of(terminal))
-
+    answers = Answers()
     async with anyio.create_task_group() as group:
-        group.start_soon(ask)
+        group.start_soon(answers.ask, terminal)
         await keyboard.is_read()
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as waiting:
-                waiting.start_soon(ask)
+                waiting.start_soon(answers.ask, terminal)
                 await anyio.wait_all_tasks_blocked()
                 scope.cancel()
-        group.start_soon(ask)
+        group.start_soon(answers.ask, terminal)
         keyboard.type("one", "two")
     assert answers == ["one", "two"]
 

@@ -151,14 +151,18 @@ def to_grpc(program: str) -> str:
     return program.replace("sys.argv[1], ", 'sys.argv[1], protocol="grpc", ').replace("x-key", "X-Key")
 
 
+def assert_loses_its_spans_alone(done: subprocess.CompletedProcess[str]) -> None:
+    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
+    assert "2 spans were not delivered to the collector" in done.stderr
+    assert "open sesame" not in done.stderr
+
+
 @pytest.mark.parametrize("program", [IMPATIENT_PROGRAM, to_grpc(IMPATIENT_PROGRAM)], ids=["http", "grpc"])
 def test_a_refusing_collector_loses_the_spans_and_nothing_else(run: Run, program: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but not listening
         done = run(program, f"http://127.0.0.1:{taken.getsockname()[1]}")
-    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
-    assert "2 spans were not delivered to the collector" in done.stderr
-    assert "open sesame" not in done.stderr
+    assert_loses_its_spans_alone(done)
 
 
 def test_a_hanging_collector_delays_no_reply_and_no_exit(run: Run) -> None:
@@ -257,16 +261,12 @@ def test_a_hanging_grpc_collector_delays_no_reply_and_no_exit(more: str, run: Ru
 
 def test_grpc_to_an_http_collector_is_a_warning_at_the_end(collector: Collector, run: Run) -> None:
     done = run(to_grpc(IMPATIENT_PROGRAM), collector.url)
-    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
-    assert "2 spans were not delivered to the collector" in done.stderr
-    assert "open sesame" not in done.stderr
+    assert_loses_its_spans_alone(done)
 
 
 def test_http_to_a_grpc_collector_is_a_warning_at_the_end(grpc_collector: GrpcCollector, run: Run) -> None:
     done = run(IMPATIENT_PROGRAM, grpc_collector.url)
-    assert (done.returncode, done.stdout.split()) == (0, ["hello", "2"])
-    assert "2 spans were not delivered to the collector" in done.stderr
-    assert "open sesame" not in done.stderr
+    assert_loses_its_spans_alone(done)
     assert grpc_collector.stop() == []
 
 
