@@ -209,8 +209,11 @@ class RedisRows:
         return await self._run("return redis.call('GET', KEYS[1])", key)
 
     async def write(self, key: str, value: bytes, expires_at: float) -> None:
-        milliseconds = max(1, int((expires_at - time.time()) * 1_000))
-        await self._run("return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])", key, value, milliseconds)
+        milliseconds = int((expires_at - time.time()) * 1_000)
+        if milliseconds > 0:
+            await self._run("return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])", key, value, milliseconds)
+        else:  # it has expired, and Redis takes no time that is over
+            await self.take(key)
 
     async def take(self, key: str) -> bytes | None:
         script = "local found = redis.call('GET', KEYS[1]) redis.call('DEL', KEYS[1]) return found"
