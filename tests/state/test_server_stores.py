@@ -17,6 +17,8 @@ from tests.middleware.redis_server import RedisServer, when_redis_fails
 from tests.postgres_server import PostgresServer
 from tests.state.conftest import new_schema
 
+pytestmark = when_redis_fails  # garbage of one test is collected at the end of the file
+
 SECRET = "hunter2-secret"
 
 URLS = [
@@ -89,7 +91,6 @@ def test_missing_package_names_the_extra(monkeypatch, cls, package):
 
 
 @pytest.mark.slow
-@when_redis_fails
 @pytest.mark.parametrize(
     "store",
     [PostgresStore(f"postgresql://ann:{SECRET}@127.0.0.1:1/x"), RedisStore(f"redis://ann:{SECRET}@127.0.0.1:1")],
@@ -127,7 +128,6 @@ async def test_database_that_was_started_again_is_connected_again():
 
 
 @pytest.mark.slow
-@when_redis_fails
 async def test_redis_that_hangs_is_given_up(monkeypatch):
     from agentrt._runtime.database import operations
 

@@ -37,6 +37,8 @@ from agentrt.tool import FunctionTool
 from tests.loop.helpers import call, elsewhere
 from tests.middleware.redis_server import answers, when_redis_fails
 
+pytestmark = when_redis_fails  # garbage of one test is collected at the end of the file
+
 TOKENS = 10  # of each answer
 known_at_admission: ContextVar[Counter[str]] = ContextVar("known_at_admission")
 ROUND = st.tuples(
@@ -262,7 +264,6 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-@when_redis_fails
 @given(**ARGUMENTS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_call_begins_in_a_used_up_scope_of_any_store(

@@ -25,6 +25,8 @@ from tests.middleware.budget.helpers import answer, requests
 from tests.middleware.fake_time import Clock, in_jumping_time, on_both_loops, play
 from tests.middleware.redis_server import when_redis_fails
 
+pytestmark = when_redis_fails  # garbage of one test is collected at the end of the file
+
 DAY = 86_400
 
 
@@ -299,7 +301,6 @@ async def test_a_foreign_value_in_redis_is_not_believed(url: str, prefix: str, v
 
 
 @pytest.mark.slow
-@when_redis_fails
 async def test_a_redis_that_is_down_lets_nothing_begin(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("coredis")
     store = RedisBudgetStore("redis://:hunter2@127.0.0.1:1")

@@ -26,6 +26,8 @@ from tests.middleware.fake_time import Clock, on_both_loops, play
 from tests.middleware.redis_server import when_redis_fails
 from tests.program_runner import ProgramRunner
 
+pytestmark = when_redis_fails  # garbage of one test is collected at the end of the file
+
 CHILD = """
 import asyncio, sys
 from agentrt import Agent
@@ -238,7 +240,6 @@ async def test_a_damaged_sqlite_file_is_a_miss(tmp_path: Path, caplog: pytest.Lo
 
 
 @pytest.mark.slow
-@when_redis_fails
 async def test_a_redis_that_is_down_is_a_miss(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("coredis")
     store = RedisCacheStore("redis://:hunter2@127.0.0.1:1")
