@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from itertools import repeat
 from time import time_ns
-from typing import Any
 
 from agentrt._runtime.block import HIDDEN_CALL
 from agentrt._runtime.decoding.base64_groups import DataPieces
@@ -46,7 +45,6 @@ NO_NUMBERS = repeat(0)
 """For events that get their numbers as they leave."""
 bare_event = object.__new__
 """Makes an event without fields, at half the price of a call of its class; its maker sets all of them."""
-_NONE: dict[Any, Any] = {}  # shared, and never added to: most answers are one whole block, which needs none of its own
 # Providers refuse an empty name; a call of this one is answered with "no such tool".
 _NAMELESS = "tool_without_a_name"
 
@@ -154,13 +152,13 @@ class BlockEvents:
         self._block_ids: list[str] = []
         self._call_ids: dict[str, str] = {}  # by the provider's id
         self._call_names: dict[str, str] = {}
-        self._data_ids: dict[str, str] = _NONE
+        self._data_ids: dict[str, str] = {}
         self._pieces_of_data: DataPieces | None = None
         # The streamed content, to find the additions of a whole answer: what calls were given by their ids, and the
         # texts by the kind and the id of their blocks.
         self._has_provider_block = False
-        self._streamed_inputs: dict[str, list[str]] = _NONE
-        self._streamed_texts: dict[type, dict[str, list[str]]] = _NONE
+        self._streamed_inputs: dict[str, list[str]] = {}
+        self._streamed_texts: dict[type, dict[str, list[str]]] = {}
         self._keep_text: Callable[[str], None] | None = None
 
     @property
@@ -250,8 +248,6 @@ class BlockEvents:
         self._close(events)
         self._open_kind = kind
         self._block_id = self._new_id()
-        if self._streamed_texts is _NONE:
-            self._streamed_texts = {}
         pieces = self._streamed_texts.setdefault(kind, {})[self._block_id] = []
         self._keep_text = pieces.append
         self._block_ids.append(self._block_id)
@@ -266,8 +262,6 @@ class BlockEvents:
 
     def _add_call_input(self, call_id: str, text: str, events: Events) -> None:
         if self._fits(len(text), "the input of a call", events):
-            if self._streamed_inputs is _NONE:
-                self._streamed_inputs = {}
             self._streamed_inputs.setdefault(call_id, []).append(text)
             events.append(ToolCallDeltaEvent(self._reply_id, call_id, text, tool_call_name=self._call_names[call_id]))
 
@@ -316,8 +310,6 @@ class BlockEvents:
             return
         block_id = self._data_ids.get(block.id)
         if block_id is None:
-            if self._data_ids is _NONE:
-                self._data_ids = {}
             block_id = self._data_ids[block.id] = self._new_id()
             self._block_ids.append(block_id)
             events.append(DataBlockStartEvent(self._reply_id, block_id, media_type, block.name))
