@@ -144,7 +144,7 @@ class Outlet:
             if events:
                 if mailbox.items and not mailbox.is_read:
                     yield from self._tell_emitted().__await__()
-                # Of what a recorder is for, the decoder keeps the texts.
+                # A recorder leaves the texts to the decoder, which keeps them anyway.
                 if recorder is None or len(events) > 1 or events[0].__class__ is not TextBlockDeltaEvent:
                     record(events)
                 if notify is not None:
@@ -249,10 +249,10 @@ class Outlet:
         progress = self._progress
         apply, is_of_call, is_plain = _RECORDING[event.__class__]
         progress.events_recorded += 1
-        if (
-            apply is not None and event.reply_id == progress.reply_id and not (is_of_call and "/" in event.tool_call_id)  # type: ignore[attr-defined]  # these have it
-        ):
-            apply(progress.message, event)
+        if apply is not None and event.reply_id == progress.reply_id:
+            is_inner = is_of_call and "/" in event.tool_call_id  # type: ignore[attr-defined]  # these have it
+            if not is_inner:
+                apply(progress.message, event)
         if self._numbers:
             if is_plain and progress.is_flowing and not event.seq:
                 event.seq = progress.sequence = progress.sequence + 1  # `assign_seq`, inlined
