@@ -43,7 +43,7 @@ class Outcomes:
     ) -> ToolResponse:
         """Return the result of the sub-agent's work, or that of its failure or of its timeout.
 
-        `is_raised` says which errors are not the sub-agent's, and so are no result.
+        An error for which `is_raised` returns true is not the sub-agent's, and is raised.
         """
         try:
             if seconds is None:
@@ -61,7 +61,7 @@ class Outcomes:
         """Return the result of a delegation that is done: what the final message says, as JSON where it has a form."""
         if has_form:
             return ToolResponse([TextBlock(to_json(final.structured_output).decode())], metadata=self._attribution)
-        # What it thought and called is its own.
+        # Its thoughts and calls are its own.
         content = [block for block in final.get_content_blocks() if isinstance(block, (TextBlock, DataBlock))]
         return ToolResponse(content or [TextBlock("")], metadata=self._attribution)
 

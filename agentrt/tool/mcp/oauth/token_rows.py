@@ -212,7 +212,7 @@ class RedisRows:
         milliseconds = int((expires_at - time.time()) * 1_000)
         if milliseconds > 0:
             await self._run("return redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])", key, value, milliseconds)
-        else:  # it has expired, and Redis takes no time that is over
+        else:  # it has expired, and Redis refuses such a time
             await self.take(key)
 
     async def take(self, key: str) -> bytes | None:
