@@ -74,7 +74,7 @@ async def count_calls(layers: int, *recorders: RunRecorder) -> int:
     return count
 
 
-@pytest.mark.parametrize(("layers", "most"), [(0, 1.38), (5, 2.01)])
+@pytest.mark.parametrize(("layers", "most"), [(0, 1.37), (5, 2.03)])
 async def test_recording_costs_a_part_of_the_turn(store: InMemoryStateStore, layers: int, most: float):
     plain = await count_calls(layers)
     recorded = await count_calls(layers, RunRecorder(store))
